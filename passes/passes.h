@@ -1,0 +1,60 @@
+// The passes, in the order of pipeline.def, and what they may know of a target.
+#ifndef DEPTHBENCH_PASSES_H
+#define DEPTHBENCH_PASSES_H
+#include "ir/ir.h"
+#include "ir/plan.h"
+
+typedef struct Limits { // a target, as far as passes see it
+    const char *name;   // "host"
+    int64_t head_chunk_bytes; // logits that may exist at once
+    int32_t max_strips;       // partial sums of a column sum
+    bool sort_on_host;
+} Limits;
+
+typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_AUTO, RECOMPUTE_FULL } Recompute;
+
+// Prints kernel texts; the codegen directory provides one a target, the caller (frontend/cli) joins the two.
+typedef struct KernelPrinter {
+    const char *(*row)(Arena *, const Module *, const Func *kernel, const char *name);
+    const char *(*finish)(Arena *, const char *name);
+    const char *(*scatter)(Arena *, Dtype x, const char *name);
+    const char *(*attention)(Arena *, int head_dim, int group, Dtype dtype, bool grad, const char *name);
+} KernelPrinter;
+
+typedef struct PassOptions {
+    Dtype compute;
+    Recompute recompute;
+    size_t memory_limit; // bytes for everything; 0: none
+    double beta1, beta2, eps, weight_decay, clip; // optimizer
+    bool train;          // build "micro" and "update"
+    bool want_logits, want_hidden, want_grads; // outputs of "micro"/"eval" that a probe reads
+    Limits limits;
+    KernelPrinter printer;
+    // Called after (when & 1: before) each pass with its name; the module as it stands. NULL: nobody looks.
+    void (*observe)(void *ctx, const char *pass, bool before, const Module *m);
+    void *observe_ctx;
+    bool fuse;           // false: every node its own kernel (tests hold the two against each other)
+} PassOptions;
+
+// A pass changes the module in place (functions are rebuilt and replaced by name).
+typedef void Pass(Module *m, const PassOptions *o);
+// clang-format off
+#define PASS(name, doc) Pass pass_##name;
+#include "passes/pipeline.def"
+// clang-format on
+
+// Runs pipeline.def on a module with the function "loss", verifying after each pass, and builds the plan.
+// The module is left as the last pass made it. ms[i]: time of pass i, may be NULL.
+Status pipeline_run(Module *m, const PassOptions *o, Plan **plan) MUST_USE;
+extern const char *const pass_names[];
+extern const int n_passes;
+double pass_total_ms(void); // unused outside of reports
+
+// Shared analyses.
+// Cost of one item of a kernel: bytes read and written in memory, flops (cost.c).
+typedef struct KernelCost {
+    double read_bytes, write_bytes, flops;
+    int phases;
+} KernelCost;
+KernelCost cost_kernel(const Module *m, const Func *kernel);
+#endif

@@ -1,8 +1,10 @@
-// What every file rests on: Status, arenas, growable arrays, checked sizes, the allocator with a fault counter.
+// What every file rests on: Status, arenas, growable arrays, checked sizes, the allocator with a fault
+// counter.
 //
-// Two kinds of memory. Compiler data (IR, passes, texts) lives in an Arena: arena_alloc never returns NULL; when memory
-// runs out it jumps to the arena's `fail` point, which the caller of the stage set (ARENA_CATCH), and the whole stage is
-// dropped. Nothing inside a stage may hold memory outside its arena. Runtime data uses mem_alloc, which returns NULL.
+// Two kinds of memory. Compiler data (IR, passes, texts) lives in an Arena: arena_alloc never returns NULL;
+// when memory runs out it jumps to the arena's `fail` point, which the caller of the stage set (ARENA_CATCH),
+// and the whole stage is dropped. Nothing inside a stage may hold memory outside its arena. Runtime data uses
+// mem_alloc, which returns NULL.
 #ifndef DEPTHBENCH_IR_BASE_H
 #define DEPTHBENCH_IR_BASE_H
 #include <setjmp.h>
@@ -13,13 +15,14 @@
 #include <stdio.h>
 
 #define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))
-#define MUST_USE __attribute__((warn_unused_result))
-#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
-#define MIN_OF(a, b) ((a) < (b) ? (a) : (b))
-#define MAX_OF(a, b) ((a) > (b) ? (a) : (b))
+#define MUST_USE          __attribute__((warn_unused_result))
+#define COUNT_OF(a)       (sizeof(a) / sizeof((a)[0]))
+#define MIN_OF(a, b)      ((a) < (b) ? (a) : (b))
+#define MAX_OF(a, b)      ((a) > (b) ? (a) : (b))
 
-// ---- Status: what a function that can fail returns. code is the process exit code (0 done, 1 the work failed,
-// 2 the request was wrong, 3 the target is missing); text is one line that says what, where and what to do.
+// ---- Status: what a function that can fail returns. code is the process exit code (0 done, 1 the work
+// failed, 2 the request was wrong, 3 the target is missing); text is one line that says what, where and what
+// to do.
 enum { EXIT_DONE = 0, EXIT_WORK = 1, EXIT_REQUEST = 2, EXIT_TARGET = 3 };
 typedef struct Status {
     int code;
@@ -28,19 +31,19 @@ typedef struct Status {
 #define STATUS_OK ((Status){.code = 0})
 Status status_make(int code, const char *format, ...) PRINTF_LIKE(2, 3) MUST_USE;
 Status status_memory(const char *what, size_t bytes) MUST_USE; // out of memory, code 1
-#define TRY(expr)                                                                                                      \
-    do {                                                                                                               \
-        Status try_status = (expr);                                                                                    \
-        if (try_status.code)                                                                                           \
-            return try_status;                                                                                         \
+#define TRY(expr)                                                                                            \
+    do {                                                                                                     \
+        Status try_status = (expr);                                                                          \
+        if (try_status.code)                                                                                 \
+            return try_status;                                                                               \
     } while (0)
 
 // ---- Internal errors: ours, never the person's. Prints file, line and the message to stderr, then aborts.
 _Noreturn void check_failed(const char *file, int line, const char *format, ...) PRINTF_LIKE(3, 4);
-#define CHECK(cond, ...)                                                                                               \
-    do {                                                                                                               \
-        if (!(cond))                                                                                                   \
-            check_failed(__FILE__, __LINE__, __VA_ARGS__);                                                             \
+#define CHECK(cond, ...)                                                                                     \
+    do {                                                                                                     \
+        if (!(cond))                                                                                         \
+            check_failed(__FILE__, __LINE__, __VA_ARGS__);                                                   \
     } while (0)
 
 // ---- Faults: tests make the n-th event of a kind fail (and all later ones if `sticky`). Off by default.
@@ -71,34 +74,34 @@ void arena_free(Arena *a);
 void *arena_alloc(Arena *a, size_t bytes); // zeroed, 16-byte aligned; never NULL
 char *arena_string(Arena *a, const char *text);
 char *arena_format(Arena *a, const char *format, ...) PRINTF_LIKE(2, 3);
-// Runs `stmt` once; if memory runs out inside, `on_fail` runs instead. Restores the previous fail point. `stmt` must not
-// return or jump out. Locals that `stmt` changes and `on_fail` reads must be volatile.
-#define ARENA_CATCH(arena, stmt, on_fail)                                                                              \
-    do {                                                                                                               \
-        jmp_buf catch_buf;                                                                                             \
-        jmp_buf *volatile catch_old = (arena)->fail;                                                                   \
-        if (setjmp(catch_buf) == 0) {                                                                                  \
-            (arena)->fail = &catch_buf;                                                                                \
-            stmt;                                                                                                      \
-            (arena)->fail = catch_old;                                                                                 \
-        } else {                                                                                                       \
-            (arena)->fail = catch_old;                                                                                 \
-            on_fail;                                                                                                   \
-        }                                                                                                              \
+// Runs `stmt` once; if memory runs out inside, `on_fail` runs instead. Restores the previous fail point.
+// `stmt` must not return or jump out. Locals that `stmt` changes and `on_fail` reads must be volatile.
+#define ARENA_CATCH(arena, stmt, on_fail)                                                                    \
+    do {                                                                                                     \
+        jmp_buf catch_buf;                                                                                   \
+        jmp_buf *volatile catch_old = (arena)->fail;                                                         \
+        if (setjmp(catch_buf) == 0) {                                                                        \
+            (arena)->fail = &catch_buf;                                                                      \
+            stmt;                                                                                            \
+            (arena)->fail = catch_old;                                                                       \
+        } else {                                                                                             \
+            (arena)->fail = catch_old;                                                                       \
+            on_fail;                                                                                         \
+        }                                                                                                    \
     } while (0)
 
 // ---- Growable arrays in an arena: VEC(int) v = {0}; vec_push(arena, &v, 3); v.at[0]; v.n
-#define VEC(T)                                                                                                         \
-    struct {                                                                                                           \
-        T *at;                                                                                                         \
-        uint32_t n, cap;                                                                                               \
+#define VEC(T)                                                                                               \
+    struct {                                                                                                 \
+        T *at;                                                                                               \
+        uint32_t n, cap;                                                                                     \
     }
 void *vec_grow(Arena *a, void *at, uint32_t n, uint32_t *cap, size_t item);
-#define vec_push(arena, v, item)                                                                                       \
-    do {                                                                                                               \
-        if ((v)->n == (v)->cap)                                                                                        \
-            (v)->at = vec_grow((arena), (v)->at, (v)->n, &(v)->cap, sizeof *(v)->at);                                  \
-        (v)->at[(v)->n++] = (item);                                                                                    \
+#define vec_push(arena, v, item)                                                                             \
+    do {                                                                                                     \
+        if ((v)->n == (v)->cap)                                                                              \
+            (v)->at = vec_grow((arena), (v)->at, (v)->n, &(v)->cap, sizeof *(v)->at);                        \
+        (v)->at[(v)->n++] = (item);                                                                          \
     } while (0)
 
 // ---- Text under construction, in an arena.

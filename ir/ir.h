@@ -1,8 +1,9 @@
 // The intermediate representation: typed SSA over named axes (docs/ir.md).
 //
-// A Module owns axes, parameters and functions. A Func is an array of Nodes in topological order; no regions, no control
-// flow: depth is unrolled here and rolled again in the kernels, by hash. A fused kernel is a Func too, with the row axes
-// of its rows kept in its types, so evaluator, verifier, printer and parser are one code for both.
+// A Module owns axes, parameters and functions. A Func is an array of Nodes in topological order; no regions,
+// no control flow: depth is unrolled here and rolled again in the kernels, by hash. A fused kernel is a Func
+// too, with the row axes of its rows kept in its types, so evaluator, verifier, printer and parser are one
+// code for both.
 //
 // Node 0 of each Func is the poison value: builders return it after a reported error and accept it silently.
 // A node with n_out > 1 is followed by n_out-1 nodes of OP_OUT: result k of node i is node i+k.
@@ -25,7 +26,8 @@ typedef struct Axis {
 
 typedef enum Dtype { DT_F32, DT_BF16, DT_I32, N_DTYPES } Dtype;
 
-// Axes in canonical order: rows, then small, then wide; rows and smalls by axis number, wides in order of first operand.
+// Axes in canonical order: rows, then small, then wide; rows and smalls by axis number, wides in order of
+// first operand.
 typedef struct Type {
     uint8_t dtype, rank;
     AxisId axis[MAX_RANK];
@@ -60,9 +62,10 @@ typedef enum Op {
 typedef struct OpInfo {
     const char *name;
     OpClass cls;
-    int8_t n_in;      // -1: any number
-    const char *math; // formula in a, b, c (MAP) or a, acc (REDUCE); NULL else. Words: see codegen/prelude_c.h
-    float flops;      // per element
+    int8_t n_in; // -1: any number
+    const char
+        *math;   // formula in a, b, c (MAP) or a, acc (REDUCE); NULL else. Words: see codegen/prelude_c.h
+    float flops; // per element
     const char *doc;
 } OpInfo;
 extern const OpInfo op_info[N_OPS];
@@ -87,8 +90,8 @@ typedef struct NamedRef {
     Ref ref;
 } NamedRef;
 
-// Outputs of a graph are named ("loss", "grad.NAME", "hidden.3"); what a name is stored in is the plan's business.
-// Marks are values that a plan may ask for (depth states, taps, logits); dead code unless it does.
+// Outputs of a graph are named ("loss", "grad.NAME", "hidden.3"); what a name is stored in is the plan's
+// business. Marks are values that a plan may ask for (depth states, taps, logits); dead code unless it does.
 typedef struct Func {
     const char *name;
     bool is_kernel;
@@ -153,10 +156,11 @@ const char *diag_hint(DiagKind kind);                 // "" when there is none
 
 // ---- Module and types (ir.c)
 Module *module_new(Arena *arena, const char *model);
-AxisId module_axis(Module *m, const char *name, AxisKind kind, int32_t size); // same name, kind, size: same axis
-AxisId module_find_axis(const Module *m, const char *name);                   // AXIS_NONE when absent
-int32_t module_param(const Module *m, const char *name);                      // -1 when absent
-Func *module_func(Module *m, const char *name);                               // new, empty but for poison
+AxisId module_axis(Module *m, const char *name, AxisKind kind,
+                   int32_t size);                           // same name, kind, size: same axis
+AxisId module_find_axis(const Module *m, const char *name); // AXIS_NONE when absent
+int32_t module_param(const Module *m, const char *name);    // -1 when absent
+Func *module_func(Module *m, const char *name);             // new, empty but for poison
 Func *module_find_func(const Module *m, const char *name);
 
 Type type_make(const Module *m, Dtype dtype, int rank, const AxisId *axes); // sorts into canonical order
@@ -172,7 +176,8 @@ int type_rows(const Module *m, const Type *t, AxisId out[MAX_RANK]);
 // "f32[b,s,d]" into a buffer of 128 bytes; returns it.
 const char *type_text(const Module *m, const Type *t, char out[128]);
 
-// ---- Builder. Location, layer and diagnostics go into every node. With diags NULL a type error is a CHECK failure.
+// ---- Builder. Location, layer and diagnostics go into every node. With diags NULL a type error is a CHECK
+// failure.
 typedef struct Builder {
     Module *m;
     Func *f;
@@ -181,15 +186,21 @@ typedef struct Builder {
     int16_t layer;
 } Builder;
 
-static inline Node *node_at(const Func *f, Ref r) { return &f->nodes.at[r]; }
-static inline Ref node_in(const Func *f, Ref r, int i) { return f->ins.at[f->nodes.at[r].in0 + (uint32_t)i]; }
+static inline Node *node_at(const Func *f, Ref r) {
+    return &f->nodes.at[r];
+}
+static inline Ref node_in(const Func *f, Ref r, int i) {
+    return f->ins.at[f->nodes.at[r].in0 + (uint32_t)i];
+}
 
-// Result type of a node from its op, attributes and input types; false with a diag when it has none. The one place that
-// knows the typing rules: builder, parser and verifier all call it. `out` has n_out types (1 for most ops).
+// Result type of a node from its op, attributes and input types; false with a diag when it has none. The one
+// place that knows the typing rules: builder, parser and verifier all call it. `out` has n_out types (1 for
+// most ops).
 bool ir_infer(Builder *b, const Node *proto, const Ref *in, Type *out);
 // Appends a node as given (op, attributes), inferring its type; returns its first result.
 Ref ir_node(Builder *b, Node proto, int n_in, const Ref *in);
-// Copies node r of `from` into b->f with new inputs (callers map the refs), keeping attributes, loc and layer.
+// Copies node r of `from` into b->f with new inputs (callers map the refs), keeping attributes, loc and
+// layer.
 Ref ir_copy(Builder *b, const Func *from, Ref r, const Ref *in);
 
 Ref ir_map(Builder *b, Op op, const Ref *in); // any MAP op of the table
@@ -212,29 +223,33 @@ Ref ir_map(Builder *b, Op op, const Ref *in); // any MAP op of the table
 #include "ir/ops.def"
 // clang-format on
 
-Ref ir_const(Builder *b, double value);                     // f32[]; interned in the Func
-Ref ir_fill(Builder *b, double value, AxisId axis);         // f32[axis], every element the value
-Ref ir_iota(Builder *b, AxisId axis);                       // f32[axis]: 0, 1, 2 ...
-Ref ir_input(Builder *b, const char *name, Type type);      // interned by name
-Ref ir_param(Builder *b, int32_t param);                    // interned by number
-Ref ir_constant(Builder *b, Ref x);                         // evaluated in f64 when compiled; x depends on no input
+Ref ir_const(Builder *b, double value);                // f32[]; interned in the Func
+Ref ir_fill(Builder *b, double value, AxisId axis);    // f32[axis], every element the value
+Ref ir_iota(Builder *b, AxisId axis);                  // f32[axis]: 0, 1, 2 ...
+Ref ir_input(Builder *b, const char *name, Type type); // interned by name
+Ref ir_param(Builder *b, int32_t param);               // interned by number
+Ref ir_constant(Builder *b, Ref x); // evaluated in f64 when compiled; x depends on no input
 Ref ir_stop_grad(Builder *b, Ref x);
-Ref ir_cast(Builder *b, Ref x, Dtype to);                   // x itself when it has the type
+Ref ir_cast(Builder *b, Ref x, Dtype to);                           // x itself when it has the type
 Ref ir_reduce(Builder *b, Op op, Ref x, int n, const AxisId *axes); // OP_sum or OP_max over one or more axes
 Ref ir_rename(Builder *b, Ref x, AxisId from, AxisId to);
-Ref ir_split(Builder *b, Ref x, AxisId from, int n, const AxisId *to);   // from -> to[0] x to[1] x ..
+Ref ir_split(Builder *b, Ref x, AxisId from, int n, const AxisId *to); // from -> to[0] x to[1] x ..
 Ref ir_merge(Builder *b, Ref x, int n, const AxisId *from, AxisId to);
-Ref ir_slice(Builder *b, Ref x, AxisId axis, AxisId to, int32_t from);   // to AXIS_NONE: one index, axis dropped
-Ref ir_concat(Builder *b, AxisId to, int n, const Ref *x, const AxisId *axes); // axes[i] AXIS_NONE: x[i] has size 1
-Ref ir_one_hot(Builder *b, Ref ids, AxisId axis);           // ids i32[..] -> f32[.., axis]
+Ref ir_slice(Builder *b, Ref x, AxisId axis, AxisId to,
+             int32_t from); // to AXIS_NONE: one index, axis dropped
+Ref ir_concat(Builder *b, AxisId to, int n, const Ref *x,
+              const AxisId *axes);                // axes[i] AXIS_NONE: x[i] has size 1
+Ref ir_one_hot(Builder *b, Ref ids, AxisId axis); // ids i32[..] -> f32[.., axis]
 Ref ir_dot(Builder *b, Ref x, Ref y);
-Ref ir_gather(Builder *b, Ref table, Ref ids);              // [v,d], i32[rows] -> [rows,d]
-Ref ir_scatter_sum(Builder *b, Ref x, Ref ids, AxisId v);   // [rows,d], i32[rows] -> [v,d]
+Ref ir_gather(Builder *b, Ref table, Ref ids);                   // [v,d], i32[rows] -> [rows,d]
+Ref ir_scatter_sum(Builder *b, Ref x, Ref ids, AxisId v);        // [rows,d], i32[rows] -> [v,d]
 Ref ir_attention(Builder *b, Ref q, Ref k, Ref v, double scale); // results o, lse
-Ref ir_attention_grad(Builder *b, Ref q, Ref k, Ref v, Ref o, Ref lse, Ref g, double scale); // results dq, dk, dv
-Ref ir_head_loss(Builder *b, Ref x, Ref w, Ref targets, Ref inv);            // f32[rows]
-Ref ir_head_loss_grad(Builder *b, Ref x, Ref w, Ref targets, Ref inv, Ref g); // results loss f32[rows], dx, dw
-Ref ir_call(Builder *b, int32_t callee, int n_in, const Ref *in);            // results: the callee's outputs
+Ref ir_attention_grad(Builder *b, Ref q, Ref k, Ref v, Ref o, Ref lse, Ref g,
+                      double scale);                              // results dq, dk, dv
+Ref ir_head_loss(Builder *b, Ref x, Ref w, Ref targets, Ref inv); // f32[rows]
+Ref ir_head_loss_grad(Builder *b, Ref x, Ref w, Ref targets, Ref inv,
+                      Ref g);                                     // results loss f32[rows], dx, dw
+Ref ir_call(Builder *b, int32_t callee, int n_in, const Ref *in); // results: the callee's outputs
 
 // Copies a function of a module with everything reachable from its outputs and marks (DCE on the way).
 Func *func_clone_live(Module *m, const Func *f, bool keep_marks);
@@ -243,23 +258,26 @@ Func *func_clone_live(Module *m, const Func *f, bool keep_marks);
 void ir_print(Text *out, const Module *m);
 void ir_print_func(Text *out, const Module *m, const Func *f);
 // A kernel's identity: its text without names, places and row sizes; literals become launch scalars.
-Status ir_parse(Arena *arena, const char *text, const char *file, Module **out) MUST_USE; // errors name FILE:LINE
+Status ir_parse(Arena *arena, const char *text, const char *file,
+                Module **out) MUST_USE; // errors name FILE:LINE
 
 // ---- Verifier: the rules are listed on top of verify.c. An error is ours (CHECK) unless `diags` is given.
 void ir_verify(const Module *m, const char *after_pass);
 Status ir_verify_status(const Module *m) MUST_USE; // for text given by a person: code 2
 
-// ---- Evaluator: float64, slow, the definition of every op. Values are dense row-major in the type's axis order.
+// ---- Evaluator: float64, slow, the definition of every op. Values are dense row-major in the type's axis
+// order.
 typedef struct Tensor {
     Type type;
     double *at; // type_count elements; i32 as integers; bf16 values already rounded where the dump says cast
 } Tensor;
 typedef struct Env { // what inputs and parameters are bound to; NULL result: not bound, an error
     void *ctx;
-    const double *(*param)(void *ctx, int32_t param);    // canonical order
+    const double *(*param)(void *ctx, int32_t param); // canonical order
     const double *(*input)(void *ctx, const char *name);
 } Env;
 // Evaluates every node that the outputs (and marks, when asked) need; result[i] for outputs then marks.
-Status interp_run(Arena *arena, const Module *m, const Func *f, const Env *env, bool marks, Tensor *result) MUST_USE;
+Status interp_run(Arena *arena, const Module *m, const Func *f, const Env *env, bool marks,
+                  Tensor *result) MUST_USE;
 double round_bf16(double x); // to nearest even
 #endif

@@ -1,8 +1,9 @@
-// The plan: pure data that a driver runs. No pointers to the IR: it can be printed, priced (`estimate`) and run alone.
+// The plan: pure data that a driver runs. No pointers to the IR: it can be printed, priced (`estimate`) and
+// run alone.
 //
-// Storage is a few arenas, one allocation each; a Buffer is a place in one; a View is a typed window on a buffer. A step
-// names views by number; the executor turns buffers into addresses through one binding table, so exchanging two
-// parameters is exchanging two entries.
+// Storage is a few arenas, one allocation each; a Buffer is a place in one; a View is a typed window on a
+// buffer. A step names views by number; the executor turns buffers into addresses through one binding table,
+// so exchanging two parameters is exchanging two entries.
 #ifndef DEPTHBENCH_IR_PLAN_H
 #define DEPTHBENCH_IR_PLAN_H
 #include "ir/base.h"
@@ -25,12 +26,13 @@ typedef struct PlanBuffer {
     const char *name;
     ArenaId arena;
     Dtype dtype;
-    size_t offset, bytes;  // in its arena
-    int32_t first, last;   // steps of its program between which it lives; acts only
-    int32_t program;       // -1: all
+    size_t offset, bytes; // in its arena
+    int32_t first, last;  // steps of its program between which it lives; acts only
+    int32_t program;      // -1: all
 } PlanBuffer;
 
-// element (i, j, k, ..) of the row axes starts at offset + i*stride[0] + j*stride[1] + k*stride[2], in elements
+// element (i, j, k, ..) of the row axes starts at offset + i*stride[0] + j*stride[1] + k*stride[2], in
+// elements
 typedef struct PlanView {
     int32_t buffer;
     size_t offset;
@@ -38,40 +40,42 @@ typedef struct PlanView {
 } PlanView;
 
 typedef enum KernelKind {
-    KERNEL_ROW,    // items: rows
-    KERNEL_FINISH, // adds the strips of a column sum; items: groups of 256 elements. args partial, out
-    KERNEL_ATTN,   // items: batch x kv heads. args q k v o lse
+    KERNEL_ROW,       // items: rows
+    KERNEL_FINISH,    // adds the strips of a column sum; items: groups of 256 elements. args partial, out
+    KERNEL_ATTN,      // items: batch x kv heads. args q k v o lse
     KERNEL_ATTN_GRAD, // items: batch x kv heads. args q k v o lse g dq dk dv
     KERNEL_SCATTER,   // items: vocabulary rows. args x, ids, order, out
 } KernelKind;
 
 typedef struct PlanKernel {
-    const char *name;    // "mix.7c41", stable for the same content
+    const char *name; // "mix.7c41", stable for the same content
     KernelKind kind;
-    const char *source;  // C or CUDA text
-    const char *hash;    // of the source
-    const char *origin;  // Lua lines and layers, for people
+    const char *source; // C or CUDA text
+    const char *hash;   // of the source
+    const char *origin; // Lua lines and layers, for people
     double bytes_per_item, flops_per_item;
     int32_t n_args, n_scalars;
 } PlanKernel;
 
 typedef enum StepKind { STEP_LAUNCH, STEP_GEMM, STEP_SORT, STEP_FILL } StepKind;
-// What happens to the target's old value: overwritten; added to from the second micro-batch on; always added to.
+// What happens to the target's old value: overwritten; added to from the second micro-batch on; always added
+// to.
 typedef enum Accumulate { ACC_NO, ACC_MICRO, ACC_YES } Accumulate;
 
 typedef struct PlanStep {
     StepKind kind;
-    Accumulate acc;         // GEMM: C. FINISH, SCATTER launches: the last argument
-    int32_t kernel;         // LAUNCH
-    int64_t items;          // LAUNCH: work items; FILL: elements
-    int32_t n_strips;       // LAUNCH: fixed partition of the items; strip s is [s*items/n, (s+1)*items/n)
+    Accumulate acc;   // GEMM: C. FINISH, SCATTER launches: the last argument
+    int32_t kernel;   // LAUNCH
+    int64_t items;    // LAUNCH: work items; FILL: elements
+    int32_t n_strips; // LAUNCH: fixed partition of the items; strip s is [s*items/n, (s+1)*items/n)
     int64_t size[PLAN_MAX_ROWS + 3]; // LAUNCH row: sizes of the row axes. ATTN: B, S, H, G, head_dim, 0
-    int32_t arg0, n_args;       // in Plan.views; GEMM: A, B, C; SORT: ids, order; FILL: target
-    int32_t scalar0, n_scalars; // in Plan.scalars
-    int64_t m, n, k, lda, ldb, ldc; // GEMM: C[m,n] = op(A)[m,k] op(B)[k,n], row-major, leading sizes in elements
-    bool trans_a, trans_b;          // A is stored [k,m]; B is stored [n,k]
-    Dtype dtype_ab, dtype_c;        // accumulation is f32
-    const char *origin;             // "layers.3 @backbone:12"
+    int32_t arg0, n_args;            // in Plan.views; GEMM: A, B, C; SORT: ids, order; FILL: target
+    int32_t scalar0, n_scalars;      // in Plan.scalars
+    int64_t m, n, k, lda, ldb,
+        ldc;                 // GEMM: C[m,n] = op(A)[m,k] op(B)[k,n], row-major, leading sizes in elements
+    bool trans_a, trans_b;   // A is stored [k,m]; B is stored [n,k]
+    Dtype dtype_ab, dtype_c; // accumulation is f32
+    const char *origin;      // "layers.3 @backbone:12"
     double bytes, flops;
 } PlanStep;
 
@@ -85,8 +89,8 @@ typedef struct PlanParam {
     const char *name;
     int32_t buffer, copy_buffer, grad_buffer; // -1: none
     int32_t rank;
-    int64_t shape[MAX_RANK];  // in file order
-    int8_t order[MAX_RANK];   // memory axis i is file axis order[i]
+    int64_t shape[MAX_RANK];    // in file order
+    int8_t order[MAX_RANK];     // memory axis i is file axis order[i]
     const char *axes[MAX_RANK]; // names in file order
     Init init;
     bool decay, trained;
@@ -95,7 +99,8 @@ typedef struct PlanParam {
     const char *loc; // "models/hc.lua:12"
 } PlanParam;
 
-// Named places that the runtime fills or reads: "ids", "targets", "inv_tokens", "lr", "loss", "grad_norm", "hidden.3" ...
+// Named places that the runtime fills or reads: "ids", "targets", "inv_tokens", "lr", "loss", "grad_norm",
+// "hidden.3" ...
 typedef struct PlanIo {
     const char *name;
     int32_t view, program; // program: -1 any
@@ -114,7 +119,7 @@ typedef struct PlanConst {
 typedef struct Plan {
     Arena *arena; // owns everything below
     const char *model;
-    Dtype compute; // DT_F32 or DT_BF16
+    Dtype compute;      // DT_F32 or DT_BF16
     int64_t batch, seq; // of one micro-batch
     int32_t n_layer;
     size_t arena_bytes[N_ARENAS];

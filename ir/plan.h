@@ -108,6 +108,7 @@ typedef struct PlanIo {
     int32_t rank;
     int64_t shape[MAX_RANK];
     bool output;
+    int64_t low, limit; // i32 inputs: values lie in [low, limit), checked when written; limit 0: any value
 } PlanIo;
 
 typedef struct PlanConst {

@@ -62,7 +62,8 @@ typedef struct Driver {
     const char *name;
     Status (*open)(const DriverOptions *, DriverState **);
     void (*close)(DriverState *);
-    Status (*query)(DriverState *, DeviceInfo *);
+    Status (*query)(DriverState *, DeviceInfo *);   // fast; measured fields stay 0
+    Status (*measure)(DriverState *, DeviceInfo *); // query, and the measured fields; takes part of a second
     Status (*alloc)(DriverState *, size_t bytes, const char *what, DevPtr *); // arenas only; zeroed
     void (*free)(DriverState *, DevPtr);
     Status (*compile)(DriverState *, const Plan *, CompileStats *); // all kernels of the plan, from cache or text

@@ -20,7 +20,7 @@ typedef enum ArenaId {
     ARENA_IO,    // what the runtime writes before a run and reads after it
     N_ARENAS
 } ArenaId;
-enum { PLAN_ROW = 1024, PLAN_ALIGN = 256, PLAN_MAX_ROWS = 3 };
+enum { PLAN_ROW = 1024, PLAN_ALIGN = 256, PLAN_MAX_ROWS = 3, PLAN_ATTN_QUERIES = 256 };
 
 typedef struct PlanBuffer {
     const char *name;
@@ -57,6 +57,7 @@ typedef struct PlanKernel {
     int32_t n_args, n_scalars;
 } PlanKernel;
 
+// SORT: order i32[items] = positions of ids, sorted by id, equal ids in order of position (items: number of ids).
 typedef enum StepKind { STEP_LAUNCH, STEP_GEMM, STEP_SORT, STEP_FILL } StepKind;
 // What happens to the target's old value: overwritten; added to from the second micro-batch on; always added
 // to.

@@ -42,9 +42,9 @@ typedef struct PlanView {
 typedef enum KernelKind {
     KERNEL_ROW,       // items: rows
     KERNEL_FINISH,    // adds the strips of a column sum; items: groups of 256 elements. args partial, out
-    KERNEL_ATTN,      // items: batch x kv heads. args q k v o lse
-    KERNEL_ATTN_GRAD, // items: batch x kv heads. args q k v o lse g dq dk dv
-    KERNEL_SCATTER,   // items: vocabulary rows. args x, ids, order, out
+    KERNEL_ATTN,      // items: batch x heads x ceil(seq / PLAN_ATTN_QUERIES), one a strip. args q k v o lse; scalar scale
+    KERNEL_ATTN_GRAD, // items: batch x kv heads, one a strip. args q k v o lse g dq dk dv; scalar scale
+    KERNEL_SCATTER,   // items: vocabulary rows. args x, ids, order, out; size[0]: number of ids
 } KernelKind;
 
 typedef struct PlanKernel {

@@ -20,7 +20,7 @@ typedef enum ArenaId {
     ARENA_IO,    // what the runtime writes before a run and reads after it
     N_ARENAS
 } ArenaId;
-enum { PLAN_ROW = 1024, PLAN_ALIGN = 256, PLAN_MAX_ROWS = 3, PLAN_ATTN_QUERIES = 256 };
+enum { PLAN_ROW = 1024, PLAN_ALIGN = 256, PLAN_MAX_ROWS = 3 };
 
 typedef struct PlanBuffer {
     const char *name;
@@ -42,9 +42,9 @@ typedef struct PlanView {
 typedef enum KernelKind {
     KERNEL_ROW,       // items: rows
     KERNEL_FINISH,    // adds the strips of a column sum; items: groups of 256 elements. args partial, out
-    KERNEL_ATTN,      // items: batch x heads x ceil(seq / PLAN_ATTN_QUERIES), one a strip. args q k v o lse; scalar scale
-    KERNEL_ATTN_GRAD, // items: batch x kv heads, one a strip. args q k v o lse g dq dk dv; scalar scale
-    KERNEL_SCATTER,   // items: vocabulary rows. args x, ids, order, out; size[0]: number of ids
+    KERNEL_ATTN,      // items: batch x kv heads. args q k v o lse
+    KERNEL_ATTN_GRAD, // items: batch x kv heads. args q k v o lse g dq dk dv
+    KERNEL_SCATTER,   // items: vocabulary rows. args x, ids, order, out
 } KernelKind;
 
 typedef struct PlanKernel {
@@ -57,7 +57,6 @@ typedef struct PlanKernel {
     int32_t n_args, n_scalars;
 } PlanKernel;
 
-// SORT: order i32[items] = positions of ids, sorted by id, equal ids in order of position (items: number of ids).
 typedef enum StepKind { STEP_LAUNCH, STEP_GEMM, STEP_SORT, STEP_FILL } StepKind;
 // What happens to the target's old value: overwritten; added to from the second micro-batch on; always added
 // to.

@@ -33,6 +33,8 @@ typedef struct LuaResult {
     VEC(const char *) files; // every Lua file it read, for RUN/model.lua
 } LuaResult;
 
+// Fills in what is not set (n_kv_head, head_dim, ff) and refuses shapes that cannot be; code 2.
+Status shape_complete(Shape *s) MUST_USE;
 // Status code 2 when the script is wrong (messages says where), 1 when memory ran out. Everything in `arena`.
 Status lua_model(Arena *arena, const LuaOptions *options, LuaResult *out) MUST_USE;
 #endif

@@ -20,7 +20,7 @@ typedef enum ArenaId {
     ARENA_IO,    // what the runtime writes before a run and reads after it
     N_ARENAS
 } ArenaId;
-enum { PLAN_ROW = 1024, PLAN_ALIGN = 256, PLAN_MAX_ROWS = 3 };
+enum { PLAN_ROW = 1024, PLAN_ALIGN = 256, PLAN_MAX_ROWS = 3, PLAN_ATTN_QUERIES = 256 };
 
 typedef struct PlanBuffer {
     const char *name;
@@ -40,11 +40,22 @@ typedef struct PlanView {
 } PlanView;
 
 typedef enum KernelKind {
-    KERNEL_ROW,       // items: rows
-    KERNEL_FINISH,    // adds the strips of a column sum; items: groups of 256 elements. args partial, out
-    KERNEL_ATTN,      // items: batch x kv heads. args q k v o lse
-    KERNEL_ATTN_GRAD, // items: batch x kv heads. args q k v o lse g dq dk dv
-    KERNEL_SCATTER,   // items: vocabulary rows. args x, ids, order, out
+    // items: rows; size[i]: size of row axis i. args: the operands of the call in order (OP_input k is arg
+    // k),
+    // then its results in order. A result without row axes of a kernel with row axes is a column sum: the arg
+    // is f32[n_strips, elements], strip s overwrites row s of it (dense) with the sums over its own rows.
+    KERNEL_ROW,
+    // adds the strips of a column sum in order. items: groups of 256 elements. args partial f32[strips,
+    // elements], out f32[elements]; size[0]: elements, size[1]: strips
+    KERNEL_FINISH,
+    // items: batch x heads x ceil(seq / PLAN_ATTN_QUERIES), one a strip. args q k v o lse; scalar scale.
+    // Strides are those of b, s and head
+    KERNEL_ATTN,
+    // items: batch x kv heads, one a strip. args q k v o lse g dq dk dv; scalar scale
+    KERNEL_ATTN_GRAD,
+    // items: vocabulary rows, all written (zeros where no id is). args x, ids, order, out f32[items, d];
+    // size[0]: number of ids, size[1]: d. Position i of x starts at i * stride[0]
+    KERNEL_SCATTER,
 } KernelKind;
 
 typedef struct PlanKernel {
@@ -57,6 +68,8 @@ typedef struct PlanKernel {
     int32_t n_args, n_scalars;
 } PlanKernel;
 
+// SORT: order i32[items] = positions of ids, sorted by id, equal ids in order of position (items: number of
+// ids).
 typedef enum StepKind { STEP_LAUNCH, STEP_GEMM, STEP_SORT, STEP_FILL } StepKind;
 // What happens to the target's old value: overwritten; added to from the second micro-batch on; always added
 // to.

@@ -4,8 +4,8 @@
 #include "ir/ir.h"
 #include "ir/plan.h"
 
-typedef struct Limits { // a target, as far as passes see it
-    const char *name;   // "host"
+typedef struct Limits {       // a target, as far as passes see it
+    const char *name;         // "host"
     int64_t head_chunk_bytes; // logits that may exist at once
     int32_t max_strips;       // partial sums of a column sum
     bool sort_on_host;
@@ -24,16 +24,16 @@ typedef struct KernelPrinter {
 typedef struct PassOptions {
     Dtype compute;
     Recompute recompute;
-    size_t memory_limit; // bytes for everything; 0: none
+    size_t memory_limit;                          // bytes for everything; 0: none
     double beta1, beta2, eps, weight_decay, clip; // optimizer
-    bool train;          // build "micro" and "update"
-    bool want_logits, want_hidden, want_grads; // outputs of "micro"/"eval" that a probe reads
+    bool train;                                   // build "micro" and "update"
+    bool want_logits, want_hidden, want_grads;    // outputs of "micro"/"eval" that a probe reads
     Limits limits;
     KernelPrinter printer;
     // Called after (when & 1: before) each pass with its name; the module as it stands. NULL: nobody looks.
     void (*observe)(void *ctx, const char *pass, bool before, const Module *m);
     void *observe_ctx;
-    bool fuse;           // false: every node its own kernel (tests hold the two against each other)
+    bool fuse; // false: every node its own kernel (tests hold the two against each other)
 } PassOptions;
 
 // A pass changes the module in place (functions are rebuilt and replaced by name).
@@ -49,6 +49,22 @@ Status pipeline_run(Module *m, const PassOptions *o, Plan **plan) MUST_USE;
 extern const char *const pass_names[];
 extern const int n_passes;
 double pass_total_ms(void); // unused outside of reports
+
+// Places of the parameters in the flat arenas, in elements: [decay | no decay | fixed], each part padded to
+// PLAN_ROW. Parameters that some function concatenates lie side by side in the order of the concat
+// (layout.c).
+typedef struct ParamLayout {
+    size_t *offset; // one a parameter
+    size_t decay_elems, trained_elems, total_elems;
+} ParamLayout;
+ParamLayout param_layout(Module *m);
+
+// The last stage: the functions "micro", "update", "eval" (those that exist) become programs.
+// "update" has inputs and outputs ARENA.PART of type [r,z] (z of PLAN_ROW elements): ARENA is params, grads,
+// exp_avg, exp_avg_sq (f32) or copies (bf16, output only), PART is "decay" or "plain"; an output of such a
+// name is written in place. All other inputs ("lr", ...) and outputs ("grad_norm", "ok", ...) are scalars
+// that the runtime writes and reads.
+Status plan_build(Module *m, const PassOptions *o, Plan **plan) MUST_USE;
 
 // Shared analyses.
 // Cost of one item of a kernel: bytes read and written in memory, flops (cost.c).

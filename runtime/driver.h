@@ -35,7 +35,7 @@ typedef struct KernelArgs {
     void *scratch; // per worker, KERNEL_SCRATCH bytes, 64-byte aligned
 } KernelArgs;
 typedef void KernelFn(const KernelArgs *a, int64_t item0, int64_t item1, int64_t strip);
-enum { KERNEL_SCRATCH = 4 << 20 };
+enum { KERNEL_SCRATCH = 16 << 20 }; // reserved; only what kernels touch takes memory
 
 typedef struct CompileStats {
     int compiled, cached;

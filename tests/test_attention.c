@@ -227,7 +227,8 @@ static void test_head_sizes(void **state) {
     static const int sizes[] = {2, 6, 16, 18, 34, 62, 64, 94, 108, 256};
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         run_shape(
-            (Shape){.b = 1, .s = 70, .h = 2, .g = 1, .hd = sizes[i], .dtype = i % 3 == 2 ? DT_BF16 : DT_F32});
+            (Shape){.b = 1, .s = 70, .h = 2, .g = 1, .hd = sizes[i], .dtype = i % 3 == 2 ? DT_BF16 : DT_F32},
+            0);
 }
 
 static void test_sequence_lengths(void **state) {

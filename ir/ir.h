@@ -263,6 +263,8 @@ Status ir_parse(Arena *arena, const char *text, const char *file,
 
 // ---- Verifier: the rules are listed on top of verify.c. An error is ours (CHECK) unless `diags` is given.
 void ir_verify(const Module *m, const char *after_pass);
+bool ir_attributes_fit(const Module *m, const Func *f,
+                       const Node *n);             // counts and ranges of a node's attributes
 Status ir_verify_status(const Module *m) MUST_USE; // for text given by a person: code 2
 
 // ---- Evaluator: float64, slow, the definition of every op. Values are dense row-major in the type's axis

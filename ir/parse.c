@@ -284,7 +284,7 @@ static bool parse_results(Parse *p, int *count) {
     *count = 0;
     while (!(many && take(p, ")"))) {
         if ((*count && !need(p, ",")) || !need(p, "%") ||
-            !whole(p, p->n_numbered + *count, p->n_numbered + *count, &number))
+            !whole(p, (int64_t)p->n_numbered + *count, (int64_t)p->n_numbered + *count, &number))
             return fail(p, "results are numbered one after the other");
         ++*count;
         if (!many)
@@ -367,6 +367,7 @@ static bool parse_node(Parse *p) {
             return false;
         b.layer = (int16_t)k;
     }
+    n.n_in = (uint8_t)n_in;
     if (!ir_attributes_fit(p->m, p->f, &n))
         return fail(p, "attributes do not fit the op");
     Ref r = ir_node(&b, n, n_in, in);

@@ -2,7 +2,7 @@
 // storage type.
 //
 // Flash scheme: blocks of queries against blocks of keys, softmax with a running maximum, nothing of size seq
-// x seq. All products are one microkernel, R rows times up to three vectors of 16 lanes with the sums in
+// x seq. All products are one microkernel, R rows times up to three vectors with the sums in
 // registers: lanes are keys for q k^T and g v^T (k, v transposed into scratch), head_dim for the others
 // (padded to 16 there). exp is a polynomial for 2^x; log2(e) and the scale are multiplied into q. Only blocks
 // on the diagonal are masked, and they skip what lies above it in steps of 16 keys. Fused multiply-adds are
@@ -10,17 +10,14 @@
 #include "codegen/codegen.h"
 #include "ir/plan.h"
 
-enum {
-    WIDE_ROWS = 8,
-    WIDE_VECS = 3,
-    NARROW_ROWS = 4,
-    NARROW_VECS = 1
-}; // of the microkernel: AVX-512, anything else
+enum { WIDE_ROWS = 8, NARROW_ROWS = 4, MAX_VECS = 3 }; // of the microkernel; rows are R of the text
 
 static const char text_head[] =
     "#include <stdint.h>\n"
-    "#if defined __AVX512F__ || defined __FMA__\n"
+    "#if defined __AVX2__\n"
     "#include <immintrin.h>\n"
+    "#elif defined __ARM_NEON\n"
+    "#include <arm_neon.h>\n"
     "#endif\n"
     "#define INLINE static inline __attribute__((always_inline))\n"
     "typedef struct KernelArg { void *at; int64_t stride[3]; } KernelArg; // strides of b, s, head\n"
@@ -31,41 +28,48 @@ static const char text_head[] =
     "    int64_t acc;\n"
     "    void *scratch;\n"
     "} KernelArgs;\n"
-    "typedef float V __attribute__((vector_size(64), may_alias));\n"
-    "typedef int32_t I __attribute__((vector_size(64), may_alias));\n"
-    "typedef uint16_t S __attribute__((vector_size(32), may_alias));\n"
-    "typedef float VU __attribute__((vector_size(64), aligned(4), may_alias)); // at any address\n"
-    "typedef uint16_t SU __attribute__((vector_size(32), aligned(2), may_alias));\n"
+    "// W lanes a vector, R rows a microkernel: what the registers of the machine hold.\n"
+    "#if defined __AVX512F__\n"
+    "enum { W = 16, R = 8 };\n"
+    "#define LANES {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}\n"
+    "#elif defined __AVX2__\n"
+    "enum { W = 8, R = 4 };\n"
+    "#define LANES {0, 1, 2, 3, 4, 5, 6, 7}\n"
+    "#else\n"
+    "enum { W = 4, R = 4 };\n"
+    "#define LANES {0, 1, 2, 3}\n"
+    "#endif\n"
+    "typedef float V __attribute__((vector_size(4 * W), may_alias));\n"
+    "typedef int32_t I __attribute__((vector_size(4 * W), may_alias));\n"
+    "typedef uint16_t S __attribute__((vector_size(2 * W), may_alias));\n"
+    "typedef float VU __attribute__((vector_size(4 * W), aligned(4), may_alias)); // at any address\n"
+    "typedef uint16_t SU __attribute__((vector_size(2 * W), aligned(2), may_alias));\n"
     "\n"
-    "INLINE V splat(float x) { return (V){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }\n"
+    "INLINE V splat(float x) { return x - (V){0}; }\n"
     "INLINE V pick(I mask, V a, V b) { return (V)((mask & (I)a) | (~mask & (I)b)); }\n"
-    "// larger(a, b) is b where either is not a number.\n"
+    "// larger(a, b) is b where either is not a number. Lanes are summed by halves.\n"
     "#if defined __AVX512F__\n"
     "INLINE V fmadd(V a, V b, V c) { return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }\n"
     "INLINE V larger(V a, V b) { return (V)_mm512_max_ps((__m512)a, (__m512)b); }\n"
     "INLINE float sum_lanes(V x) { return _mm512_reduce_add_ps((__m512)x); }\n"
     "INLINE float max_lanes(V x) { return _mm512_reduce_max_ps((__m512)x); }\n"
     "#else\n"
-    "#if defined __FMA__\n"
-    "typedef union Halves { V v; __m256 h[2]; } Halves;\n"
-    "INLINE V fmadd(V a, V b, V c) {\n"
-    "    Halves x = {a}, y = {b}, z = {c};\n"
-    "    for (int i = 0; i < 2; i++) z.h[i] = _mm256_fmadd_ps(x.h[i], y.h[i], z.h[i]);\n"
-    "    return z.v;\n"
-    "}\n"
+    "#if defined __AVX2__ && defined __FMA__\n"
+    "INLINE V fmadd(V a, V b, V c) { return (V)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }\n"
+    "#elif defined __ARM_NEON\n"
+    "INLINE V fmadd(V a, V b, V c) { return (V)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }\n"
     "#else\n"
     "INLINE V fmadd(V a, V b, V c) { return a * b + c; }\n"
     "#endif\n"
     "INLINE V larger(V a, V b) { return pick(a > b, a, b); }\n"
-    "INLINE float sum_lanes(V x) { // the order of _mm512_reduce_add_ps\n"
-    "    float t[8];\n"
-    "    for (int i = 0; i < 8; i++) t[i] = x[i] + x[i + 8];\n"
-    "    for (int i = 0; i < 4; i++) t[i] = t[i] + t[i + 4];\n"
-    "    return (t[0] + t[2]) + (t[1] + t[3]);\n"
+    "INLINE float sum_lanes(V x) {\n"
+    "    for (int n = W / 2; n; n /= 2)\n"
+    "        for (int i = 0; i < n; i++) x[i] += x[i + n];\n"
+    "    return x[0];\n"
     "}\n"
     "INLINE float max_lanes(V x) {\n"
     "    float m = x[0];\n"
-    "    for (int i = 1; i < 16; i++) m = m > x[i] ? m : x[i];\n"
+    "    for (int i = 1; i < W; i++) m = m > x[i] ? m : x[i];\n"
     "    return m;\n"
     "}\n"
     "#endif\n"
@@ -98,13 +102,13 @@ static const char text_head[] =
     "\n";
 
 static const char text_f32[] = "typedef float T;\n"
-                               "INLINE V load16(const T *p) { return (V)*(const VU *)p; }\n"
-                               "INLINE void store16(T *p, V x) { *(VU *)p = (VU)x; }\n";
+                               "INLINE V load_v(const T *p) { return (V)*(const VU *)p; }\n"
+                               "INLINE void store_v(T *p, V x) { *(VU *)p = (VU)x; }\n";
 
 static const char text_bf16[] =
     "typedef uint16_t T; // bf16\n"
-    "INLINE V load16(const T *p) { return (V)(__builtin_convertvector((S)*(const SU *)p, I) << 16); }\n"
-    "INLINE void store16(T *p, V x) { // to nearest even; what is no number stays so\n"
+    "INLINE V load_v(const T *p) { return (V)(__builtin_convertvector((S)*(const SU *)p, I) << 16); }\n"
+    "INLINE void store_v(T *p, V x) { // to nearest even; what is no number stays so\n"
     "    I u = (I)x, r = u + 0x7fff + ((u >> 16) & 1);\n"
     "    r = (I)pick(x == x, (V)r, (V)(u | 0x7fc00000));\n"
     "    *(SU *)p = (SU)__builtin_convertvector((r >> 16) & 0xffff, S);\n"
@@ -113,16 +117,16 @@ static const char text_bf16[] =
 static const char text_rows[] =
     "// Rows of HD elements as NV vectors, the last one padded with zeros.\n"
     "INLINE V load_row(const T *p, int j) {\n"
-    "    if (16 * j + 16 <= HD) return load16(p + 16 * j);\n"
-    "    T t[16] = {0};\n"
-    "    __builtin_memcpy(t, p + 16 * j, HD % 16 * sizeof(T));\n"
-    "    return load16(t);\n"
+    "    if (W * j + W <= HD) return load_v(p + W * j);\n"
+    "    T t[W] = {0};\n"
+    "    if (W * j < HD) __builtin_memcpy(t, p + W * j, HD % W * sizeof(T));\n"
+    "    return load_v(t);\n"
     "}\n"
     "INLINE void store_row(T *p, int j, V x) {\n"
-    "    T t[16];\n"
-    "    if (16 * j + 16 <= HD) { store16(p + 16 * j, x); return; }\n"
-    "    store16(t, x);\n"
-    "    __builtin_memcpy(p + 16 * j, t, HD % 16 * sizeof(T));\n"
+    "    T t[W];\n"
+    "    if (W * j + W <= HD) { store_v(p + W * j, x); return; }\n"
+    "    store_v(t, x);\n"
+    "    if (W * j < HD) __builtin_memcpy(p + W * j, t, HD % W * sizeof(T));\n"
     "}\n"
     "// n rows times factor into out [rows, HDP]; rows beyond n are zero.\n"
     "static void pack_rows(const T *p, int64_t stride, int64_t n, int64_t rows, float factor, float *out) {\n"
@@ -130,7 +134,7 @@ static const char text_rows[] =
     "        for (int j = 0; j < NV; j++) {\n"
     "            V x = splat(0.0f);\n"
     "            if (i < n) x = load_row(p + i * stride, j) * splat(factor);\n"
-    "            *(V *)(out + i * HDP + 16 * j) = x;\n"
+    "            *(V *)(out + i * HDP + W * j) = x;\n"
     "        }\n"
     "}\n"
     "// n rows transposed into out [HD, KB]; columns beyond n up to a multiple of 16 are zero.\n"
@@ -141,17 +145,17 @@ static const char text_rows[] =
     "            for (int j = 0; j < NV; j++) {\n"
     "                V x = splat(0.0f);\n"
     "                if (i0 + i < n) x = load_row(p + (i0 + i) * stride, j);\n"
-    "                *(V *)(t[i] + 16 * j) = x;\n"
+    "                *(V *)(t[i] + W * j) = x;\n"
     "            }\n"
     "        for (int64_t d = 0; d < HD; d++)\n"
     "            for (int64_t i = 0; i < 16; i++) out[d * KB + i0 + i] = t[i][d];\n"
     "    }\n"
     "}\n"
-    "static const I lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};\n"
+    "static const I lane = LANES;\n"
     "INLINE int64_t min_i(int64_t a, int64_t b) { return a < b ? a : b; }\n"
     "\n";
 
-// One microkernel: c[rows, 16 vecs] (+)= sum over l of a[row, l] * b[l, 16 vecs], everything in registers.
+// One microkernel: c[rows, W vecs] (+)= sum over l of a[row, l] * b[l, W vecs], everything in registers.
 static void print_tile(Text *t, int rows, int vecs) {
     text_add(
         t,
@@ -167,10 +171,10 @@ static void print_tile(Text *t, int rows, int vecs) {
     text_add(t, "    if (add) {\n");
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < vecs; j++)
-            text_add(t, "        x%d%d = *(const V *)(c + %d * ldc + %d);\n", i, j, i, 16 * j);
+            text_add(t, "        x%d%d = *(const V *)(c + %d * ldc + %d * W);\n", i, j, i, j);
     text_add(t, "    }\n    for (int64_t l = 0; l < n; l++, a += al, b += ldb) {\n");
     for (int j = 0; j < vecs; j++)
-        text_add(t, "        V b%d = *(const V *)(b + %d);\n", j, 16 * j);
+        text_add(t, "        V b%d = *(const V *)(b + %d * W);\n", j, j);
     for (int i = 0; i < rows; i++) {
         text_add(t, "        V a%d = splat(a[%d * ai]);\n", i, i);
         for (int j = 0; j < vecs; j++)
@@ -179,22 +183,20 @@ static void print_tile(Text *t, int rows, int vecs) {
     text_add(t, "    }\n");
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < vecs; j++)
-            text_add(t, "    *(V *)(c + %d * ldc + %d) = x%d%d;\n", i, 16 * j, i, j);
+            text_add(t, "    *(V *)(c + %d * ldc + %d * W) = x%d%d;\n", i, j, i, j);
     text_add(t, "}\n");
 }
 
 static const char text_product[] =
-    "// c[R, 16 vecs] (+)= sum over l < n of a[i, l] * b[l, 16 vecs]; a[i, l] is at a + i * ai + l * al.\n"
+    "// c[R, W vecs] (+)= sum over l < n of a[i, l] * b[l, W vecs]; a[i, l] is at a + i * ai + l * al.\n"
     "INLINE void product(int vecs, int64_t n, const float *a, int64_t ai, int64_t al, const float *b, "
     "int64_t ldb,\n"
     "                    float *c, int64_t ldc, int add) {\n"
     "    int j = 0;\n"
-    "#if defined __AVX512F__\n"
-    "    for (; vecs - j >= 3 && vecs - j != 4; j += 3) tile_3(n, a, ai, al, b + 16 * j, ldb, c + 16 * j, "
+    "    for (; vecs - j >= 3 && vecs - j != 4; j += 3) tile_3(n, a, ai, al, b + W * j, ldb, c + W * j, "
     "ldc, add);\n"
-    "    for (; vecs - j >= 2; j += 2) tile_2(n, a, ai, al, b + 16 * j, ldb, c + 16 * j, ldc, add);\n"
-    "#endif\n"
-    "    for (; j < vecs; j++) tile_1(n, a, ai, al, b + 16 * j, ldb, c + 16 * j, ldc, add);\n"
+    "    for (; vecs - j >= 2; j += 2) tile_2(n, a, ai, al, b + W * j, ldb, c + W * j, ldc, add);\n"
+    "    for (; j < vecs; j++) tile_1(n, a, ai, al, b + W * j, ldb, c + W * j, ldc, add);\n"
     "}\n"
     "\n";
 
@@ -207,8 +209,8 @@ static const char text_forward[] =
     "    for (int64_t i = 0; i < R; i++, sc += KB, acc += HDP) {\n"
     "        V top = splat(NONE), sum = splat(0.0f);\n"
     "        for (int j = 0; j < vecs; j++) {\n"
-    "            V s = *(V *)(sc + 16 * j);\n"
-    "            if (diagonal) *(V *)(sc + 16 * j) = s = pick(lane + 16 * j <= (int32_t)(limit + i), s, "
+    "            V s = *(V *)(sc + W * j);\n"
+    "            if (diagonal) *(V *)(sc + W * j) = s = pick(lane + W * j <= (int32_t)(limit + i), s, "
     "splat(NONE));\n"
     "            top = larger(top, s);\n"
     "        }\n"
@@ -216,14 +218,14 @@ static const char text_forward[] =
     "        high = high > old ? high : old;\n"
     "        V factor = exp2_v(splat(old - high));\n"
     "        for (int j = 0; j < vecs; j++) {\n"
-    "            V s = *(V *)(sc + 16 * j), p = exp2_v(s - splat(high));\n"
-    "            if (diagonal) p = pick(lane + 16 * j <= (int32_t)(limit + i), p, splat(0.0f));\n"
-    "            *(V *)(sc + 16 * j) = p;\n"
+    "            V s = *(V *)(sc + W * j), p = exp2_v(s - splat(high));\n"
+    "            if (diagonal) p = pick(lane + W * j <= (int32_t)(limit + i), p, splat(0.0f));\n"
+    "            *(V *)(sc + W * j) = p;\n"
     "            sum = sum + p;\n"
     "        }\n"
     "        l[i] = l[i] * factor[0] + sum_lanes(sum);\n"
     "        m[i] = high;\n"
-    "        for (int j = 0; j < NV; j++) *(V *)(acc + 16 * j) = *(V *)(acc + 16 * j) * factor;\n"
+    "        for (int j = 0; j < NV; j++) *(V *)(acc + W * j) = *(V *)(acc + W * j) * factor;\n"
     "    }\n"
     "}\n"
     "\n"
@@ -234,7 +236,7 @@ static const char text_forward[] =
     "static void finish(const Scratch *w, int64_t n, T *o, int64_t o_stride, float *lse, int64_t lse_stride) "
     "{\n"
     "    for (int64_t i = 0; i < n; i++) {\n"
-    "        for (int j = 0; j < NV; j++) store_row(o + i * o_stride, j, *(V *)(w->acc[i] + 16 * j) / "
+    "        for (int j = 0; j < NV; j++) store_row(o + i * o_stride, j, *(V *)(w->acc[i] + W * j) / "
     "splat(w->l[i]));\n"
     "        lse[i * lse_stride] = w->m[i] * LN2 + log_f(w->l[i]);\n"
     "    }\n"
@@ -254,7 +256,7 @@ static const char text_forward[] =
     "    for (int64_t i = 0; i < QB; i++) {\n"
     "        w->m[i] = NONE;\n"
     "        w->l[i] = 0.0f;\n"
-    "        for (int j = 0; j < NV; j++) *(V *)(w->acc[i] + 16 * j) = splat(0.0f);\n"
+    "        for (int j = 0; j < NV; j++) *(V *)(w->acc[i] + W * j) = splat(0.0f);\n"
     "    }\n"
     "    for (int64_t k0 = 0; k0 < q0 + n; k0 += KB) {\n"
     "        int64_t n_keys = min_i(KB, q0 + n - k0);\n"
@@ -264,13 +266,13 @@ static const char text_forward[] =
     "        for (int64_t i = k0 > q0 ? (k0 - q0) / R * R : 0; i < n; i += R) {\n"
     "            int64_t first = q0 + i - k0, last = min_i(first + R, q0 + n - k0) - 1; // as keys of this "
     "block\n"
-    "            int vecs = (int)min_i(KB / 16, last / 16 + 1);\n"
+    "            int vecs = (int)min_i(KB / W, last / W + 1);\n"
     "            product(vecs, HD, w->q[i], HDP, 1, w->kt[0], KB, w->sc[0], KB, 0);\n"
-    "            if (16 * vecs - 1 > first)\n"
+    "            if (W * vecs - 1 > first)\n"
     "                softmax(vecs, 1, first, w->sc[0], w->m + i, w->l + i, w->acc[i]);\n"
     "            else\n"
     "                softmax(vecs, 0, first, w->sc[0], w->m + i, w->l + i, w->acc[i]);\n"
-    "            product(NV, 16 * vecs, w->sc[0], KB, 1, w->v[0], HDP, w->acc[i], HDP, 1);\n"
+    "            product(NV, W * vecs, w->sc[0], KB, 1, w->v[0], HDP, w->acc[i], HDP, 1);\n"
     "        }\n"
     "    }\n"
     "    finish(w, n, (T *)o->at + b * o->stride[0] + q0 * o->stride[1] + h * o->stride[2], o->stride[1],\n"
@@ -309,8 +311,8 @@ static const char text_gradient[] =
     "    for (int64_t i = 0; i < QB; i++) {\n"
     "        V sum = splat(0.0f);\n"
     "        for (int j = 0; j < NV; j++) {\n"
-    "            if (i < n) sum = fmadd(load_row(o.at + i * o.stride, j), *(V *)(w->g[i] + 16 * j), sum);\n"
-    "            *(V *)(w->dq[i] + 16 * j) = splat(0.0f);\n"
+    "            if (i < n) sum = fmadd(load_row(o.at + i * o.stride, j), *(V *)(w->g[i] + W * j), sum);\n"
+    "            *(V *)(w->dq[i] + W * j) = splat(0.0f);\n"
     "        }\n"
     "        w->dot[i] = sum_lanes(sum);\n"
     "        w->lse[i] = i < n ? l[i * lse->stride[1]] * LOG2E : 0.0f;\n"
@@ -323,18 +325,18 @@ static const char text_gradient[] =
     "    for (int64_t i = i0; i < i0 + R; i++) {\n"
     "        V lse = splat(w->lse[i]), dot = splat(w->dot[i]);\n"
     "        for (int j = 0; j < vecs; j++) {\n"
-    "            V p = exp2_v(*(V *)(w->p[i] + 16 * j) - lse);\n"
-    "            V ds = p * (*(V *)(w->ds[i] + 16 * j) - dot);\n"
+    "            V p = exp2_v(*(V *)(w->p[i] + W * j) - lse);\n"
+    "            V ds = p * (*(V *)(w->ds[i] + W * j) - dot);\n"
     "            if (diagonal) {\n"
-    "                I keep = lane + 16 * j <= (int32_t)(first + i - i0);\n"
+    "                I keep = lane + W * j <= (int32_t)(first + i - i0);\n"
     "                p = pick(keep, p, splat(0.0f));\n"
     "                ds = pick(keep, ds, splat(0.0f));\n"
     "            }\n"
-    "            *(V *)(w->p[i] + 16 * j) = p;\n"
-    "            *(V *)(w->ds[i] + 16 * j) = ds;\n"
+    "            *(V *)(w->p[i] + W * j) = p;\n"
+    "            *(V *)(w->ds[i] + W * j) = ds;\n"
     "        }\n"
-    "        for (int j = vecs; diagonal && j < KB / 16; j++)\n"
-    "            *(V *)(w->p[i] + 16 * j) = *(V *)(w->ds[i] + 16 * j) = splat(0.0f);\n"
+    "        for (int j = vecs; diagonal && j < KB / W; j++)\n"
+    "            *(V *)(w->p[i] + W * j) = *(V *)(w->ds[i] + W * j) = splat(0.0f);\n"
     "    }\n"
     "}\n"
     "\n"
@@ -343,14 +345,14 @@ static const char text_gradient[] =
     "// 0 on the diagonal and a multiple of KB below.\n"
     "static void block(Scratch *w, Block *x, int64_t n, int64_t first) {\n"
     "    for (int64_t i = 0; i < n; i += R) {\n"
-    "        int vecs = (int)min_i(KB / 16, (first + min_i(i + R, n) - 1) / 16 + 1);\n"
+    "        int vecs = (int)min_i(KB / W, (first + min_i(i + R, n) - 1) / W + 1);\n"
     "        product(vecs, HD, w->q[i], HDP, 1, x->kt[0], KB, w->p[i], KB, 0);\n"
     "        product(vecs, HD, w->g[i], HDP, 1, x->vt[0], KB, w->ds[i], KB, 0);\n"
     "        if (first == 0)\n"
     "            weights(vecs, 1, first + i, w, i);\n"
     "        else\n"
     "            weights(vecs, 0, first + i, w, i);\n"
-    "        product(NV, 16 * vecs, w->ds[i], KB, 1, x->k[0], HDP, w->dq[i], HDP, 1);\n"
+    "        product(NV, W * vecs, w->ds[i], KB, 1, x->k[0], HDP, w->dq[i], HDP, 1);\n"
     "    }\n"
     "    for (int64_t j = 0; j < KB; j += R) { // a key is seen by itself and by later queries\n"
     "        int64_t from = first ? 0 : j;\n"
@@ -366,7 +368,7 @@ static const char text_gradient[] =
     "    pack_columns(v.at, v.stride, n, x->vt[0]);\n"
     "    pack_rows(k.at, k.stride, n, KB, 1.0f, x->k[0]);\n"
     "    for (int64_t i = 0; i < KB; i++)\n"
-    "        for (int j = 0; j < NV; j++) *(V *)(x->dk[i] + 16 * j) = *(V *)(x->dv[i] + 16 * j) = "
+    "        for (int j = 0; j < NV; j++) *(V *)(x->dk[i] + W * j) = *(V *)(x->dv[i] + W * j) = "
     "splat(0.0f);\n"
     "}\n"
     "\n"
@@ -375,9 +377,9 @@ static const char text_gradient[] =
     "    Row dk = row_of(&a->arg[7], b, k0, g), dv = row_of(&a->arg[8], b, k0, g);\n"
     "    for (int64_t i = 0; i < n; i++)\n"
     "        for (int j = 0; j < NV; j++) {\n"
-    "            store_row(dk.at + i * dk.stride, j, *(const V *)(x->dk[i] + 16 * j) * splat(LN2)); // q "
+    "            store_row(dk.at + i * dk.stride, j, *(const V *)(x->dk[i] + W * j) * splat(LN2)); // q "
     "holds log2(e)\n"
-    "            store_row(dv.at + i * dv.stride, j, *(const V *)(x->dv[i] + 16 * j));\n"
+    "            store_row(dv.at + i * dv.stride, j, *(const V *)(x->dv[i] + W * j));\n"
     "        }\n"
     "}\n"
     "\n"
@@ -393,7 +395,7 @@ static const char text_gradient[] =
     "        for (int64_t i = 0; i < n; i++)\n"
     "            for (int j = 0; j < NV; j++) {\n"
     "                T *at = dq.at + i * dq.stride;\n"
-    "                V x = *(V *)(w->dq[i] + 16 * j) * splat(a->scalar[0]);\n"
+    "                V x = *(V *)(w->dq[i] + W * j) * splat(a->scalar[0]);\n"
     "                if (p0) x = x + load_row(at, j);\n"
     "                store_row(at, j, x);\n"
     "            }\n"
@@ -441,15 +443,16 @@ const char *codegen_c_attention(Arena *a, int head_dim, int group, Dtype dtype, 
     text_add(&t, "// Causal attention%s: head_dim %d, %d query heads a key head, stored as %s.\n",
              grad ? ", gradient" : "", head_dim, group, dtype_name(dtype));
     text_add(&t, "%s", text_head);
-    text_add(&t, "enum { HD = %d, HDP = %d, NV = %d, GROUP = %d };\n", head_dim, padded, padded / 16, group);
+    text_add(&t, "enum { HD = %d, HDP = %d, NV = HDP / W, GROUP = %d };\n", head_dim, padded, group);
     text_add(&t, "enum { QB = %d, KB = %d, SCRATCH = %d }; // queries and keys a block\n",
              grad ? 64 : PLAN_ATTN_QUERIES, grad ? 64 : 128, 16 << 20);
     text_add(&t, "%s%s", dtype == DT_BF16 ? text_bf16 : text_f32, text_rows);
-    text_add(&t, "#if defined __AVX512F__\nenum { R = %d };\n", WIDE_ROWS);
-    for (int vecs = 1; vecs <= WIDE_VECS; vecs++)
+    text_add(&t, "#if defined __AVX512F__\n");
+    for (int vecs = 1; vecs <= MAX_VECS; vecs++)
         print_tile(&t, WIDE_ROWS, vecs);
-    text_add(&t, "#else\nenum { R = %d };\n", NARROW_ROWS);
-    print_tile(&t, NARROW_ROWS, NARROW_VECS);
+    text_add(&t, "#else\n");
+    for (int vecs = 1; vecs <= MAX_VECS; vecs++)
+        print_tile(&t, NARROW_ROWS, vecs);
     text_add(&t, "#endif\n%s%s", text_product, grad ? text_gradient : text_forward);
     print_entry(&t, grad, name);
     return t.at;

@@ -30,7 +30,7 @@ void pool_run(Pool *p, int64_t n, PoolTask *task, void *ctx);
 typedef struct Compiler {
     char command[1024]; // words separated by blanks; empty: none found
     char version[256];  // first line of --version
-    char key[33];       // hash of everything --version says
+    char key[33];       // hash of everything --version says and of flags in $CC
     char looked[384];   // "$CC (not set), cc, gcc, clang"
 } Compiler;
 void compiler_find(Compiler *out);

@@ -105,7 +105,9 @@ static bool compiler_version(Compiler *c) {
     unlink(path);
     if (rc != 0 || n == 0)
         return false;
-    hash_hex(text, n, c->key);
+    // Words of CC behind the program are flags: they belong to what made an entry.
+    snprintf(text + n, sizeof text - n, "%s", c->command + strcspn(c->command, " \t"));
+    hash_hex(text, strlen(text), c->key);
     snprintf(c->version, sizeof c->version, "%.*s", (int)MIN_OF(strcspn(text, "\n"), sizeof c->version - 1),
              text);
     return true;

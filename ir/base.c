@@ -191,6 +191,40 @@ void text_add(Text *t, const char *format, ...) {
     t->n += (size_t)n;
 }
 
+static int edit_distance(const char *a, const char *b) {
+    enum { MAX = 48 };
+    size_t na = strlen(a), nb = strlen(b);
+    if (na > MAX || nb > MAX)
+        return MAX;
+    int row[MAX + 1];
+    for (size_t j = 0; j <= nb; j++)
+        row[j] = (int)j;
+    for (size_t i = 1; i <= na; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= nb; j++) {
+            int best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            best = MIN_OF(best, MIN_OF(row[j], row[j - 1]) + 1);
+            row[j] = best;
+        }
+    }
+    return row[nb];
+}
+
+const char *nearest_word(const char *word, const char *const *known, int n) {
+    const char *best = NULL;
+    int best_distance = (int)MAX_OF(strlen(word) / 2, (size_t)3);
+    for (int i = 0; i < n; i++) {
+        int d = edit_distance(word, known[i]);
+        if (d < best_distance) {
+            best_distance = d;
+            best = known[i];
+        }
+    }
+    return best;
+}
+
 void hash_hex(const void *data, size_t bytes, char out[33]) {
     XXH128_hash_t h = XXH3_128bits(data, bytes);
     snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);

@@ -76,13 +76,15 @@ char *arena_string(Arena *a, const char *text);
 char *arena_format(Arena *a, const char *format, ...) PRINTF_LIKE(2, 3);
 // Runs `stmt` once; if memory runs out inside, `on_fail` runs instead. Restores the previous fail point.
 // `stmt` must not return or jump out. Locals that `stmt` changes and `on_fail` reads must be volatile.
-#define ARENA_CATCH(arena, stmt, on_fail)                                                                    \
+#define ARENA_CATCH(arena, stmt, on_fail) ARENA_TRY(arena, on_fail, stmt)
+// The same with the statement last, so that it may hold commas.
+#define ARENA_TRY(arena, on_fail, ...)                                                                       \
     do {                                                                                                     \
         jmp_buf catch_buf;                                                                                   \
         jmp_buf *volatile catch_old = (arena)->fail;                                                         \
         if (setjmp(catch_buf) == 0) {                                                                        \
             (arena)->fail = &catch_buf;                                                                      \
-            stmt;                                                                                            \
+            __VA_ARGS__;                                                                                     \
             (arena)->fail = catch_old;                                                                       \
         } else {                                                                                             \
             (arena)->fail = catch_old;                                                                       \
@@ -112,6 +114,9 @@ typedef struct Text {
 } Text;
 void text_add(Text *t, const char *format, ...) PRINTF_LIKE(2, 3);
 void text_addn(Text *t, const char *bytes, size_t n);
+
+// The known word that `word` was probably meant to be; NULL when none is near.
+const char *nearest_word(const char *word, const char *const *known, int n);
 
 // ---- Hashing of kernel texts, names, files (XXH3-128, as 32 hex digits and NUL).
 void hash_hex(const void *data, size_t bytes, char out[33]);

@@ -91,7 +91,7 @@ static void errors_name_the_line(void **state) {
         {"%3 = sum.d %2 : f32[b,s]", "%3 = sum.d %2 : f32[b]", "t.ir:28: error: the type is not the one"},
         {"^wq {k=0}", "^wqq {k=0}", "t.ir:34: error: unknown parameter"},
         {"dot %9, ^wq", "dot %12, ^wq", "t.ir:34: error:"},
-        {"axis d wide 8", "axis d wide 0", "t.ir:11: error: a number is missing or out of range"},
+        {"axis d wide 8", "axis d wide 0", "t.ir:9: error: a number is missing or out of range"},
         {"  %4 = rsqrt %3", "  %5 = rsqrt %3", "t.ir:29: error: results are numbered"},
         {"slice.n %8 {k=3}", "slice.n %8 {k=4}", "t.ir:33: error: slice: 4..4 is outside"},
         {"end\n\nfunc", "func", "t.ir:"},

@@ -34,8 +34,7 @@ typedef struct Options {
 // Reads the command line. Code 2 with a message that names the nearest known word. argc, argv as main has
 // them.
 Status options_parse(int argc, char **argv, Options *o) MUST_USE;
-void options_help(FILE *out, const char *command);                      // NULL: all commands
-const char *nearest(const char *word, const char *const *known, int n); // NULL when nothing is near
+void options_help(FILE *out, const char *command); // NULL: all commands
 
 Status cmd_compile(const Options *o) MUST_USE;
 Status cmd_train(const Options *o) MUST_USE;

@@ -56,7 +56,7 @@ static Status check_pass(const char *option, const char *name) {
     for (int i = 0; i < n_passes; i++)
         if (!strcmp(pass_names[i], name))
             return STATUS_OK;
-    const char *near = nearest(name, pass_names, n_passes);
+    const char *near = nearest_word(name, pass_names, n_passes);
     return status_make(EXIT_REQUEST, "%s: unknown pass %s%s%s; choose all or one of pipeline.def", option,
                        name, near ? "; did you mean " : "", near ? near : "");
 }
@@ -128,7 +128,7 @@ static Status write_dumps(const Options *o, Dumps *d, const Plan *p) {
         int n = 0;
         for (uint32_t i = 0; i < p->kernels.n && n < 1024; i++)
             names[n++] = p->kernels.at[i].name;
-        const char *near = nearest(d->kernel, names, n);
+        const char *near = nearest_word(d->kernel, names, n);
         return status_make(EXIT_REQUEST, "no kernel is named %s%s%s", d->kernel,
                            near ? "; did you mean " : "", near ? near : "");
     }

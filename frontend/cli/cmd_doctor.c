@@ -69,7 +69,8 @@ Status cmd_doctor(const Options *o) {
     Compiler compiler;
     compiler_find(&compiler);
     snprintf(text, sizeof text, "%s%s",
-             compiler.command[0] ? compiler.version : "kernels cannot be compiled; apt-get install gcc. Looked for ",
+             compiler.command[0] ? compiler.version
+                                 : "kernels cannot be compiled; apt-get install gcc. Looked for ",
              compiler.command[0] ? "" : compiler.looked);
     line(o, "compiler", compiler.command[0] != 0, text);
     Status s = machine(o, state);

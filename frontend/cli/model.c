@@ -61,7 +61,7 @@ static Status find_script(const char *model, const char *models, char *path, siz
             return status_make(EXIT_REQUEST,
                                "model %s is not built yet; a script of your own works: depthbench ... my.lua",
                                model);
-    const char *near = nearest(model, names, (int)COUNT_OF(names));
+    const char *near = nearest_word(model, names, (int)COUNT_OF(names));
     return status_make(EXIT_REQUEST, "unknown model %s%s%s%s", model, near ? "; did you mean " : "",
                        near ? near : "", near ? "?" : "; give a script's path or a name in models/");
 }

@@ -32,40 +32,6 @@ static const struct { char letter; const char *name, *args, *summary, *example; 
 };
 // clang-format on
 
-static int edit_distance(const char *a, const char *b) {
-    enum { MAX = 48 };
-    size_t na = strlen(a), nb = strlen(b);
-    if (na > MAX || nb > MAX)
-        return MAX;
-    int row[MAX + 1];
-    for (size_t j = 0; j <= nb; j++)
-        row[j] = (int)j;
-    for (size_t i = 1; i <= na; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= nb; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            best = MIN_OF(best, MIN_OF(row[j], row[j - 1]) + 1);
-            row[j] = best;
-        }
-    }
-    return row[nb];
-}
-
-const char *nearest(const char *word, const char *const *known, int n) {
-    const char *best = NULL;
-    int best_distance = (int)MAX_OF(strlen(word) / 2, (size_t)3);
-    for (int i = 0; i < n; i++) {
-        int d = edit_distance(word, known[i]);
-        if (d < best_distance) {
-            best_distance = d;
-            best = known[i];
-        }
-    }
-    return best;
-}
-
 static int find_command(const char *name) {
     for (size_t i = 0; i < COUNT_OF(commands); i++)
         if (!strcmp(commands[i].name, name))
@@ -127,7 +93,7 @@ static Status unknown_option(const char *word, char command) {
             return status_make(
                 EXIT_REQUEST, "option %s does not belong to this command; `depthbench COMMAND -h` lists them",
                 word);
-    const char *near = nearest(word, names, n);
+    const char *near = nearest_word(word, names, n);
     return status_make(EXIT_REQUEST, "unknown option %s%s%s%s", word, near ? "; did you mean " : "",
                        near ? near : "", near ? "?" : "; `depthbench COMMAND -h` lists them");
 }
@@ -257,7 +223,7 @@ Status options_parse(int argc, char **argv, Options *o) {
         const char *names[COUNT_OF(commands)];
         for (size_t i = 0; i < COUNT_OF(commands); i++)
             names[i] = commands[i].name;
-        const char *near = nearest(name, names, (int)COUNT_OF(commands));
+        const char *near = nearest_word(name, names, (int)COUNT_OF(commands));
         return status_make(EXIT_REQUEST, "unknown command %s%s%s%s", name, near ? "; did you mean " : "",
                            near ? near : "", near ? "?" : "; `depthbench -h` lists them");
     }

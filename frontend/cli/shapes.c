@@ -19,7 +19,7 @@ Status shape_find(const char *name, Shape *out) {
             return STATUS_OK;
         }
     }
-    const char *near = nearest(name, names, n_shape_rows);
+    const char *near = nearest_word(name, names, n_shape_rows);
     return status_make(EXIT_REQUEST, "unknown shape %s%s%s%s", name, near ? "; did you mean " : "",
                        near ? near : "", near ? "?" : "; `depthbench shapes` lists them");
 }

@@ -18,8 +18,8 @@ typedef struct LuaOptions {
     Shape shape;            // complete
     const KeyValue *set;    // architecture options: keys the script declares by db.param
     int n_set;
-    int32_t batch, seq;     // sizes of the row axes b and s
-    int32_t skip_layer;     // -1: none; else layer.skipped is true there
+    int32_t batch, seq; // sizes of the row axes b and s
+    int32_t skip_layer; // -1: none; else layer.skipped is true there
 } LuaOptions;
 
 typedef struct ScriptParam { // what db.param declared, for --help, probe --list and config.json
@@ -27,7 +27,8 @@ typedef struct ScriptParam { // what db.param declared, for --help, probe --list
 } ScriptParam;
 
 typedef struct LuaResult {
-    Module *module; // with the function "loss": inputs ids, targets, inv_tokens; output "loss"; marks hidden.K, logits, taps
+    Module *module; // with the function "loss": inputs ids, targets, inv_tokens; output "loss"; marks
+                    // hidden.K, logits, taps
     Text messages;  // "FILE:LINE: error: ..." lines (all mistakes of the run) and warnings, for stderr
     VEC(ScriptParam) params;
     VEC(const char *) files; // every Lua file it read, for RUN/model.lua

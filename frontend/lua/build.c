@@ -1,0 +1,317 @@
+// The ops as Lua sees them. MAP ops come from the table, as functions and as methods; the others have a line
+// of their own.
+#include "frontend/lua/script.h"
+#include <math.h>
+#include <string.h>
+
+static int push(lua_State *L, Ref r) {
+    value_push(L, r);
+    return 1;
+}
+
+static int map_call(lua_State *L) {
+    Script *s = script_of(L);
+    Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
+    Ref in[3] = {0}, r = 0;
+    loc_here(L);
+    for (int i = 0; i < op_info[op].n_in; i++)
+        in[i] = value_check(L, i + 1);
+    GUARD(L, s, r = ir_map(&s->b, op, in));
+    return push(L, r);
+}
+
+static int reduce_call(lua_State *L) {
+    Script *s = script_of(L);
+    AxisId axes[MAX_ATTR_AXES];
+    Ref x = value_check(L, 1), r = 0;
+    int n = axes_check(L, 2, axes);
+    bool mean = lua_toboolean(L, lua_upvalueindex(2));
+    Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
+    double count = 1;
+    loc_here(L);
+    if (!n)
+        return luaL_error(L, "%s: which axis?", mean ? "mean" : op_info[op].name);
+    for (int i = 0; i < n; i++)
+        count *= s->b.m->axes.at[axes[i]].size;
+    GUARD(L, s, {
+        r = ir_reduce(&s->b, op, x, n, axes);
+        if (mean && r)
+            r = ir_mul(&s->b, r, ir_const(&s->b, 1 / count));
+    });
+    return push(L, r);
+}
+
+static int dot_call(lua_State *L) {
+    Script *s = script_of(L);
+    Ref x = value_check(L, 1), y = value_check(L, 2), r = 0;
+    loc_here(L);
+    GUARD(L, s, r = ir_dot(&s->b, x, y));
+    return push(L, r);
+}
+
+static int rename_call(lua_State *L) {
+    Script *s = script_of(L);
+    Ref x = value_check(L, 1), r = 0;
+    AxisId from = axis_check(L, 2), to = axis_check(L, 3);
+    loc_here(L);
+    GUARD(L, s, r = ir_rename(&s->b, x, from, to));
+    return push(L, r);
+}
+
+static int split_call(lua_State *L) {
+    Script *s = script_of(L);
+    AxisId to[MAX_ATTR_AXES];
+    Ref x = value_check(L, 1), r = 0;
+    AxisId from = axis_check(L, 2);
+    int n = axes_check(L, 3, to);
+    loc_here(L);
+    if (n < 1 || n >= MAX_ATTR_AXES)
+        return luaL_error(L, "split: into 1 to %d axes", MAX_ATTR_AXES - 1);
+    GUARD(L, s, r = ir_split(&s->b, x, from, n, to));
+    return push(L, r);
+}
+
+static int merge_call(lua_State *L) {
+    Script *s = script_of(L);
+    AxisId axes[MAX_ATTR_AXES];
+    Ref x = value_check(L, 1), r = 0;
+    int n = axes_check(L, 2, axes) - 1;
+    loc_here(L);
+    if (n < 1)
+        return luaL_error(L, "merge: name the axes to merge, then the new one");
+    GUARD(L, s, r = ir_merge(&s->b, x, n, axes, axes[n]));
+    return push(L, r);
+}
+
+static int slice_call(lua_State *L) {
+    Script *s = script_of(L);
+    Ref x = value_check(L, 1), r = 0;
+    AxisId axis = axis_check(L, 2), to = AXIS_NONE;
+    lua_Integer from = luaL_checkinteger(L, 3);
+    if (!lua_isnoneornil(L, 4))
+        to = axis_check(L, 4);
+    loc_here(L);
+    if (from < 0 || from > INT32_MAX)
+        return luaL_error(L, "slice: the start must not be negative");
+    GUARD(L, s, r = ir_slice(&s->b, x, axis, to, (int32_t)from));
+    return push(L, r);
+}
+
+// db.stack(axis, a, b, ..): values of size 1 end to end along a new axis.
+static int stack_call(lua_State *L) {
+    Script *s = script_of(L);
+    Ref in[MAX_ATTR_AXES], r = 0;
+    AxisId none[MAX_ATTR_AXES];
+    AxisId axis = axis_check(L, 1);
+    int n = lua_gettop(L) - 1;
+    loc_here(L);
+    if (n < 1 || n >= MAX_ATTR_AXES)
+        return luaL_error(L, "stack: 1 to %d values", MAX_ATTR_AXES - 1);
+    for (int i = 0; i < n; i++) {
+        in[i] = value_check(L, i + 2);
+        none[i] = AXIS_NONE;
+    }
+    GUARD(L, s, r = ir_concat(&s->b, axis, n, in, none));
+    return push(L, r);
+}
+
+static int ones_call(lua_State *L) {
+    Script *s = script_of(L);
+    AxisId axes[MAX_ATTR_AXES];
+    int n = axes_check(L, 1, axes);
+    Ref r = 0;
+    loc_here(L);
+    GUARD(L, s, {
+        r = n ? ir_fill(&s->b, 1, axes[0]) : ir_const(&s->b, 1);
+        for (int i = 1; i < n; i++)
+            r = ir_mul(&s->b, r, ir_fill(&s->b, 1, axes[i]));
+    });
+    return push(L, r);
+}
+
+static int iota_call(lua_State *L) {
+    Script *s = script_of(L);
+    AxisId axis = axis_check(L, 1);
+    Ref r = 0;
+    loc_here(L);
+    GUARD(L, s, r = ir_iota(&s->b, axis));
+    return push(L, r);
+}
+
+static bool depends_on_input(const Func *f, Ref x, bool *seen) {
+    if (seen[x])
+        return false;
+    seen[x] = true;
+    const Node *n = node_at(f, x);
+    if (n->op == OP_input || n->op == OP_param)
+        return true;
+    for (int i = 0; i < n->n_in; i++)
+        if (depends_on_input(f, node_in(f, x, i), seen))
+            return true;
+    return false;
+}
+
+static int constant_call(lua_State *L) {
+    Script *s = script_of(L);
+    Ref x = value_check(L, 1), r = 0;
+    loc_here(L);
+    GUARD(L, s, {
+        bool *seen = arena_alloc(s->arena, s->b.f->nodes.n);
+        if (x && depends_on_input(s->b.f, x, seen))
+            diag_add(&s->diags, s->b.loc, DIAG_constant_input);
+        else if (x)
+            r = ir_constant(&s->b, x);
+    });
+    return push(L, r);
+}
+
+static int stop_grad_call(lua_State *L) {
+    Script *s = script_of(L);
+    Ref x = value_check(L, 1), r = 0;
+    loc_here(L);
+    GUARD(L, s, r = x ? ir_stop_grad(&s->b, x) : 0);
+    return push(L, r);
+}
+
+static int gather_call(lua_State *L) {
+    Script *s = script_of(L);
+    Ref table = value_check(L, 1), ids = value_check(L, 2), r = 0;
+    loc_here(L);
+    GUARD(L, s, r = ir_gather(&s->b, table, ids));
+    return push(L, r);
+}
+
+// db.attention(q, k, v [, {scale = x}]): causal; scale defaults to 1 / sqrt(head_dim).
+static int attention_call(lua_State *L) {
+    Script *s = script_of(L);
+    Ref q = value_check(L, 1), k = value_check(L, 2), v = value_check(L, 3), r = 0;
+    double scale = 0;
+    loc_here(L);
+    if (lua_istable(L, 4) && lua_getfield(L, 4, "scale") == LUA_TNUMBER)
+        scale = lua_tonumber(L, -1);
+    else if (q) {
+        AxisId rows[MAX_RANK];
+        const Type *t = &node_at(s->b.f, q)->type;
+        int64_t width = type_count(s->b.m, t);
+        for (int i = type_rows(s->b.m, t, rows); i-- > 0;)
+            width /= s->b.m->axes.at[rows[i]].size;
+        scale = 1 / sqrt((double)width);
+    }
+    GUARD(L, s, r = ir_attention(&s->b, q, k, v, scale));
+    return push(L, r);
+}
+
+static void mark(Script *s, const char *name, Ref ref) {
+    Func *f = s->b.f;
+    for (uint32_t i = 0; i < f->marks.n; i++)
+        if (!strcmp(f->marks.at[i].name, name)) {
+            f->marks.at[i].ref = ref;
+            return;
+        }
+    vec_push(s->arena, &f->marks, ((NamedRef){arena_string(s->arena, name), ref}));
+}
+
+// db.head_loss(x, weight, targets): mean cross-entropy over the targets that count; also marks the logits.
+static int head_loss_call(lua_State *L) {
+    Script *s = script_of(L);
+    Ref x = value_check(L, 1), w = value_check(L, 2), targets = value_check(L, 3), r = 0;
+    loc_here(L);
+    GUARD(L, s, {
+        Builder *b = &s->b;
+        Ref inv = ir_input(b, "inv_tokens", (Type){.dtype = DT_F32});
+        Ref loss = ir_head_loss(b, x, w, targets, inv);
+        if (loss) {
+            AxisId rows[MAX_RANK];
+            int n = type_rows(b->m, &node_at(b->f, loss)->type, rows);
+            r = ir_reduce(b, OP_sum, loss, n, rows);
+            mark(s, "logits", ir_dot(b, x, w));
+        }
+    });
+    return push(L, r);
+}
+
+// db.hidden(k, x): depth state k. db.tap(name, x): any value, by name.
+static int hidden_call(lua_State *L) {
+    Script *s = script_of(L);
+    lua_Integer k = luaL_checkinteger(L, 1);
+    Ref x = value_check(L, 2);
+    char name[32];
+    snprintf(name, sizeof name, "hidden.%lld", (long long)k);
+    if (x)
+        GUARD(L, s, mark(s, name, x));
+    return 0;
+}
+
+static int tap_call(lua_State *L) {
+    Script *s = script_of(L);
+    const char *name = luaL_checkstring(L, 1);
+    Ref x = value_check(L, 2);
+    if (strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") != strlen(name) ||
+        !*name)
+        return luaL_error(L, "tap: a name has letters, digits, _ and . only");
+    if (x)
+        GUARD(L, s, mark(s, name, x));
+    return 0;
+}
+
+static int print_call(lua_State *L) {
+    for (int i = 1, n = lua_gettop(L); i <= n; i++) {
+        fprintf(stderr, "%s%s", i > 1 ? "\t" : "", luaL_tolstring(L, i, NULL));
+        lua_pop(L, 1);
+    }
+    fputc('\n', stderr);
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    lua_CFunction call;
+    bool method;
+} functions[] = {
+    {"dot", dot_call, true},
+    {"rename", rename_call, true},
+    {"split", split_call, true},
+    {"merge", merge_call, true},
+    {"slice", slice_call, true},
+    {"stack", stack_call, false},
+    {"ones", ones_call, false},
+    {"iota", iota_call, false},
+    {"constant", constant_call, false},
+    {"gather", gather_call, false},
+    {"attention", attention_call, false},
+    {"head_loss", head_loss_call, false},
+    {"hidden", hidden_call, false},
+    {"tap", tap_call, false},
+    {"stop_grad", stop_grad_call, true},
+    {"print", print_call, false},
+};
+
+// The table on top of the stack gets the functions; methods alone, or all.
+static void add_functions(lua_State *L, bool methods) {
+    for (int op = 1; op < N_OPS; op++) {
+        bool reduce = op_info[op].cls == CLASS_REDUCE;
+        if (op_info[op].cls != CLASS_MAP && !reduce)
+            continue;
+        lua_pushinteger(L, op);
+        lua_pushboolean(L, false);
+        lua_pushcclosure(L, reduce ? reduce_call : map_call, 2);
+        lua_setfield(L, -2, op_info[op].name);
+    }
+    lua_pushinteger(L, OP_sum);
+    lua_pushboolean(L, true);
+    lua_pushcclosure(L, reduce_call, 2);
+    lua_setfield(L, -2, "mean");
+    for (size_t i = 0; i < COUNT_OF(functions); i++)
+        if (!methods || functions[i].method) {
+            lua_pushcfunction(L, functions[i].call);
+            lua_setfield(L, -2, functions[i].name);
+        }
+}
+
+void build_register(lua_State *L) {
+    add_functions(L, false);
+}
+
+void build_methods(lua_State *L) {
+    add_functions(L, true);
+}

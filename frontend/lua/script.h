@@ -1,0 +1,64 @@
+// Shared by the parts of the Lua frontend: the state of one run of a script, values and axes as Lua sees
+// them.
+//
+// C functions never let an IR error escape as a Lua error: a mistake becomes a diag and a poison value, so
+// that one run shows many. Lua errors (wrong kinds of argument, limits) end the run. Inside GUARD no Lua
+// function may be called: the arena's way out must not cross Lua's.
+#ifndef DEPTHBENCH_FRONTEND_LUA_SCRIPT_H
+#define DEPTHBENCH_FRONTEND_LUA_SCRIPT_H
+#include "frontend/lua/lua.h"
+#include <lauxlib.h>
+#include <lua.h>
+
+typedef struct Script {
+    Arena *arena;
+    const LuaOptions *options;
+    LuaResult *result;
+    Builder b;
+    Diags diags;
+    bool *set_used; // one an entry of options->set
+    int32_t layer;  // in a db.layers loop, else -1
+    int64_t instructions;
+    size_t memory, memory_limit;
+    const char *limit; // the limit that was passed, NULL: none
+} Script;
+
+#define VALUE_META "depthbench.value"
+#define AXIS_META  "depthbench.axis"
+
+Script *script_of(lua_State *L);
+
+// Runs an IR-building statement; out of memory becomes a Lua error.
+#define GUARD(L, script, ...)                                                                                \
+    do {                                                                                                     \
+        volatile bool guard_failed = false;                                                                  \
+        ARENA_TRY((script)->arena, guard_failed = true, __VA_ARGS__);                                        \
+        if (guard_failed)                                                                                    \
+            luaL_error(L, "out of memory");                                                                  \
+    } while (0)
+
+// value.c
+void value_push(lua_State *L, Ref ref); // also checks the limit of nodes
+Ref value_check(lua_State *L, int arg); // numbers become constants
+bool value_is(lua_State *L, int arg);
+AxisId axis_check(lua_State *L, int arg);
+bool axis_is(lua_State *L, int arg);
+void axis_push(lua_State *L, AxisId axis);
+int axes_check(lua_State *L, int first, AxisId *out); // all arguments from `first` on; their number
+void value_register(lua_State *L);
+
+// loc.c: where the running C function was called from, into s->b.loc; file numbers of the module
+void loc_here(lua_State *L);
+void loc_messages(Script *s);                            // diags as lines of text
+void loc_message(Script *s, const char *place_and_text); // a Lua error, "FILE:LINE: text"
+
+// build.c, params.c, layers.c: functions of the table `db` on top of the stack; methods of values
+void build_register(lua_State *L);
+void build_methods(lua_State *L);
+void params_register(lua_State *L);
+void layers_register(lua_State *L);
+int32_t params_declare(lua_State *L,
+                       bool trained); // db.weight, db.fixed: arguments name, axes, init, options
+Status params_unused(Script *s);      // --set keys that no db.param asked for
+
+#endif

@@ -1,0 +1,33 @@
+// Shapes: what follows from what, and what cannot be.
+#include "frontend/lua/lua.h"
+
+Status shape_complete(Shape *s) {
+    if (s->d_model < 1 || s->n_layer < 1 || s->n_head < 1 || s->vocab < 2)
+        return status_make(EXIT_REQUEST,
+                           "the shape is incomplete: d_model %d, n_layer %d, n_head %d, vocab %d", s->d_model,
+                           s->n_layer, s->n_head, s->vocab);
+    if (!s->n_kv_head)
+        s->n_kv_head = s->n_head;
+    if (!s->head_dim) {
+        if (s->d_model % s->n_head)
+            return status_make(EXIT_REQUEST, "d_model %d is not a multiple of n_head %d; set head_dim",
+                               s->d_model, s->n_head);
+        s->head_dim = s->d_model / s->n_head;
+    }
+    if (!s->ff)
+        s->ff = 16 * (((8 * s->d_model + 2) / 3 + 15) / 16);
+    if (s->head_dim % 2)
+        return status_make(EXIT_REQUEST,
+                           "head_dim %d is odd; rotary positions need pairs: choose an even head_dim",
+                           s->head_dim);
+    if (s->head_dim > 256)
+        return status_make(EXIT_REQUEST,
+                           "head_dim %d is above 256, the largest that attention kernels are made for",
+                           s->head_dim);
+    if (s->n_head % s->n_kv_head)
+        return status_make(EXIT_REQUEST, "n_head %d is not a multiple of n_kv_head %d", s->n_head,
+                           s->n_kv_head);
+    if (s->n_layer > 4096)
+        return status_make(EXIT_REQUEST, "n_layer %d is above 4096", s->n_layer);
+    return STATUS_OK;
+}

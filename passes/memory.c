@@ -1,0 +1,124 @@
+// Offsets of the buffers of one program in the acts arena.
+//
+// A buffer lives from the first to the last step that names it. Buffers are placed one after the other, each
+// at the lowest aligned offset where it meets no placed buffer that lives at the same time. Which order is
+// best depends on the program, so a few orders are tried and the smallest result kept. No two buffers that
+// live together overlap.
+#include "passes/planner.h"
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Item {
+    int32_t buffer, first, last;
+    size_t bytes, offset;
+    double weight; // the order: largest first
+} Item;
+
+typedef struct Span { // a placed item that lives together with the one in work
+    size_t begin, end;
+} Span;
+
+static size_t align_up(size_t bytes) {
+    return (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
+}
+
+static int by_weight(const void *a, const void *b) {
+    const Item *x = a, *y = b;
+    if (x->weight != y->weight)
+        return x->weight > y->weight ? -1 : 1;
+    return x->buffer < y->buffer ? -1 : x->buffer > y->buffer;
+}
+
+static int by_begin(const void *a, const void *b) {
+    const Span *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+// Places all items in their order; returns the bytes needed.
+static size_t place_items(Item *items, uint32_t n, Span *spans) {
+    size_t peak = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        Item *x = &items[i];
+        uint32_t n_spans = 0;
+        for (uint32_t j = 0; j < i; j++)
+            if (items[j].first <= x->last && x->first <= items[j].last)
+                spans[n_spans++] = (Span){items[j].offset, items[j].offset + items[j].bytes};
+        qsort(spans, n_spans, sizeof *spans, by_begin);
+        x->offset = 0;
+        for (uint32_t j = 0; j < n_spans && spans[j].begin < x->offset + x->bytes; j++)
+            x->offset = MAX_OF(x->offset, spans[j].end);
+        peak = MAX_OF(peak, x->offset + x->bytes);
+    }
+    return peak;
+}
+
+static void find_lifetimes(Plan *plan, const PlanProgram *q) {
+    for (int32_t i = q->step0; i < q->step0 + q->n_steps; i++) {
+        const PlanStep *s = &plan->steps.at[i];
+        for (int32_t j = 0; j < s->n_args; j++) {
+            PlanBuffer *b = &plan->buffers.at[plan->views.at[s->arg0 + j].buffer];
+            if (b->arena != ARENA_ACTS)
+                continue;
+            b->first = b->first < 0 ? i : b->first;
+            b->last = i;
+        }
+    }
+}
+
+static size_t largest_live(const Item *items, uint32_t n, const PlanProgram *q, Arena *a) {
+    size_t *begin = arena_alloc(a, ((size_t)q->n_steps + 1) * sizeof *begin), live = 0, most = 0;
+    size_t *end = arena_alloc(a, ((size_t)q->n_steps + 1) * sizeof *end);
+    for (uint32_t i = 0; i < n; i++) {
+        begin[items[i].first - q->step0] += items[i].bytes;
+        end[items[i].last - q->step0] += items[i].bytes;
+    }
+    for (int32_t i = 0; i < q->n_steps; i++) {
+        live += begin[i];
+        most = MAX_OF(most, live);
+        live -= end[i];
+    }
+    return most;
+}
+
+static double order_weight(int order, const Item *x) {
+    double bytes = (double)x->bytes, life = (double)(x->last - x->first + 1);
+    switch (order) {
+    case 0:
+        return bytes;
+    case 1:
+        return bytes * life;
+    case 2:
+        return life;
+    default:
+        return -(double)x->first;
+    }
+}
+
+void memory_place(Plan *plan, int32_t program) {
+    enum { ORDERS = 4 };
+    PlanProgram *q = &plan->programs.at[program];
+    find_lifetimes(plan, q);
+    uint32_t n = 0;
+    Item *items = arena_alloc(plan->arena, plan->buffers.n * sizeof *items);
+    for (uint32_t i = 0; i < plan->buffers.n; i++) {
+        const PlanBuffer *b = &plan->buffers.at[i];
+        if (b->arena == ARENA_ACTS && b->program == program && b->first >= 0)
+            items[n++] =
+                (Item){.buffer = (int32_t)i, .first = b->first, .last = b->last, .bytes = align_up(b->bytes)};
+    }
+    Span *spans = arena_alloc(plan->arena, n * sizeof *spans);
+    q->acts_bound = largest_live(items, n, q, plan->arena);
+    q->acts_peak = SIZE_MAX;
+    for (int order = 0; order < ORDERS && q->acts_peak > q->acts_bound; order++) {
+        for (uint32_t i = 0; i < n; i++)
+            items[i].weight = order_weight(order, &items[i]);
+        qsort(items, n, sizeof *items, by_weight);
+        size_t peak = place_items(items, n, spans);
+        if (peak >= q->acts_peak)
+            continue;
+        q->acts_peak = peak;
+        for (uint32_t i = 0; i < n; i++)
+            plan->buffers.at[items[i].buffer].offset = items[i].offset;
+    }
+    plan->arena_bytes[ARENA_ACTS] = MAX_OF(plan->arena_bytes[ARENA_ACTS], q->acts_peak);
+}

@@ -193,6 +193,17 @@ static inline Ref node_in(const Func *f, Ref r, int i) {
     return f->ins.at[f->nodes.at[r].in0 + (uint32_t)i];
 }
 
+// The launch scalar that an input of a kernel stands for: those named "s0", "s1", .. of type f32[] are read
+// from KernelArgs.scalar at that number and take no place among the arguments. -1: an argument in memory.
+static inline int input_scalar(const Node *n) {
+    int number = 0, i = 1;
+    if (n->op != OP_input || n->type.rank || n->type.dtype != DT_F32 || n->name[0] != 's')
+        return -1;
+    for (; n->name[i] >= '0' && n->name[i] <= '9' && i < 5; i++)
+        number = 10 * number + n->name[i] - '0';
+    return i > 1 && !n->name[i] ? number : -1;
+}
+
 // Result type of a node from its op, attributes and input types; false with a diag when it has none. The one
 // place that knows the typing rules: builder, parser and verifier all call it. `out` has n_out types (1 for
 // most ops).

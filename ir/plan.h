@@ -40,9 +40,11 @@ typedef struct PlanView {
 } PlanView;
 
 typedef enum KernelKind {
-    // items: rows; size[i]: size of row axis i. args: the operands of the call (the k-th OP_input node is arg
-    // k), then its results in order. A result without row axes of a kernel with row axes is a column sum: the
-    // arg is f32[n_strips, elements], strip s overwrites row s of it (dense) with the sums over its own rows.
+    // items: rows; size[i]: size of row axis i. args: the operands of the call in order, but for launch
+    // scalars (input_scalar in ir.h), then its results in order. A result without row axes of a kernel
+    // with row axes is a column sum: the arg is f32[n_strips, elements], strip s overwrites row s of it
+    // (dense) with the sums over its own rows. A result may lie in the place of an operand of the same
+    // type and strides.
     KERNEL_ROW,
     // adds the strips of a column sum in order. items: groups of 256 elements. args partial f32[strips,
     // elements], out f32[elements]; size[0]: elements, size[1]: strips

@@ -61,7 +61,7 @@ static void cursor_next(Cursor *c) {
 }
 
 // clang-format off
-static double map_value(Op op, double a, double b, double c) {
+double ir_map_value(Op op, double a, double b, double c) {
     (void)b, (void)c;
     switch ((int)op) {
 #define VALUE_MAP(name, math) case OP_##name: return math;
@@ -98,7 +98,7 @@ static void run_map(Run *r, const Node *n, Ref ref, Tensor *out) {
             v[k] = at[k][c[k].offset];
             cursor_next(&c[k]);
         }
-        out->at[i] = map_value((Op)n->op, v[0], v[1], v[2]);
+        out->at[i] = ir_map_value((Op)n->op, v[0], v[1], v[2]);
     }
 }
 

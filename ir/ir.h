@@ -293,4 +293,6 @@ typedef struct Env { // what inputs and parameters are bound to; NULL result: no
 Status interp_run(Arena *arena, const Module *m, const Func *f, const Env *env, bool marks,
                   Tensor *result) MUST_USE;
 double round_bf16(double x); // to nearest even
+double ir_map_value(Op op, double a, double b,
+                    double c); // MATH of a MAP op; operands beyond its number are not read
 #endif

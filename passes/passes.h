@@ -48,7 +48,9 @@ typedef void Pass(Module *m, const PassOptions *o);
 Status pipeline_run(Module *m, const PassOptions *o, Plan **plan) MUST_USE;
 extern const char *const pass_names[];
 extern const int n_passes;
-double pass_total_ms(void); // unused outside of reports
+extern const char *const pass_docs[];
+// Trained parameters that "loss" does not depend on, into out[] (room for all); their number.
+int autodiff_dead_params(const Module *m, int32_t *out);
 
 // Places of the parameters in the flat arenas, in elements: [decay | no decay | fixed], each part padded to
 // PLAN_ROW. Parameters that some function concatenates lie side by side in the order of the concat

@@ -1,0 +1,347 @@
+// Reverse mode on the unfused graph: "loss" becomes "micro" (loss and gradients) and "eval" (loss alone).
+//
+// The gradient of each MAP op is its GRAD column, compiled here as builder calls; views and composites follow
+// below. Adjoints may lack axes (a broadcast) until an op needs them whole; axes that an operand lacks are
+// summed away. Adjoints are added in the order in which the backward walk meets the consumers, so the same
+// program gives the same sums.
+#include "passes/passes.h"
+#include <string.h>
+
+typedef struct Part { // a gradient of some slice of a value
+    Ref of, grad;
+    AxisId axis, to;
+    int32_t from;
+} Part;
+
+typedef struct Diff {
+    Builder b;
+    Ref *adj;     // by node: the adjoint so far, 0: none
+    bool *wanted; // by node: depends on a trained parameter
+    VEC(Part) parts;
+} Diff;
+
+static const Type *type_of(const Diff *d, Ref r) {
+    return &node_at(d->b.f, r)->type;
+}
+
+// Sums the axes of g that `t` lacks.
+static Ref sum_to(Diff *d, Ref g, const Type *t) {
+    AxisId axes[MAX_RANK];
+    int n = 0;
+    const Type *have = type_of(d, g);
+    for (int i = 0; i < have->rank; i++)
+        if (!type_has(t, have->axis[i]))
+            axes[n++] = have->axis[i];
+    return ir_reduce(&d->b, OP_sum, g, n, axes);
+}
+
+// g with every axis of `t`: what it lacks is multiplied in as ones.
+static Ref spread_to(Diff *d, Ref g, const Type *t) {
+    for (int i = 0; i < t->rank; i++)
+        if (!type_has(type_of(d, g), t->axis[i]))
+            g = ir_mul(&d->b, g, ir_fill(&d->b, 1, t->axis[i]));
+    return g;
+}
+
+static void add_adjoint(Diff *d, Ref x, Ref g) {
+    if (!g || !d->wanted[x])
+        return;
+    g = sum_to(d, g, type_of(d, x));
+    d->adj[x] = d->adj[x] ? ir_add(&d->b, d->adj[x], g) : g;
+}
+
+// ---- MAP ops, from the table. A row's GRAD(..) fills out[]; 0 means none.
+// clang-format off
+#define GRAD(...) memcpy(out, (const Ref[3]){__VA_ARGS__}, 3 * sizeof *out)
+#define BACK_MAP(name, grad) case OP_##name: grad; break;
+#define BACK_REDUCE(name, grad)
+#define BACK_VIEW(name, grad)
+#define BACK_DOT(name, grad)
+#define BACK_ATTN(name, grad)
+#define BACK_GATHER(name, grad)
+#define BACK_HEAD(name, grad)
+#define BACK_DATA(name, grad)
+static void map_grad(Builder *b, Op op, const Ref *a, Ref y, Ref g, Ref out[3]) {
+    Ref a0 = a[0], a1 = a[1];
+    (void)a1;
+    switch ((int)op) {
+#define OP(name, cls, arity, math, grad, cost, test, doc) BACK_##cls(name, grad)
+#include "ir/ops.def"
+    default: break;
+    }
+}
+#undef GRAD
+// clang-format on
+
+// ---- Views
+
+// 1 where index `from` + (index of `to`) of a slice is the index of `axis`, else 0; to AXIS_NONE: one index.
+static Ref slice_mask(Diff *d, AxisId axis, AxisId to, int32_t from) {
+    Builder *b = &d->b;
+    Ref at = ir_const(b, from);
+    if (to != AXIS_NONE)
+        at = ir_add(b, ir_iota(b, to), at);
+    return ir_eq(b, ir_iota(b, axis), at);
+}
+
+static int32_t part_size(const Diff *d, const Part *p) {
+    return p->to == AXIS_NONE ? 1 : d->b.m->axes.at[p->to].size;
+}
+
+// Parts that lie end to end and cover the axis are a concat.
+static Ref parts_concat(Diff *d, const Part *parts, int n, const Type *t) {
+    Ref in[MAX_ATTR_AXES];
+    AxisId axes[MAX_ATTR_AXES];
+    int32_t from = 0;
+    if (n >= MAX_ATTR_AXES)
+        return 0;
+    for (int k = 0; k < n; k++) {
+        const Part *next = NULL;
+        for (int i = 0; i < n; i++)
+            if (parts[i].from == from)
+                next = &parts[i];
+        if (!next || next->axis != parts[0].axis)
+            return 0;
+        Type whole = {.rank = 0};
+        for (int i = 0; i < t->rank; i++)
+            if (t->axis[i] != next->axis)
+                whole.axis[whole.rank++] = t->axis[i];
+        if (next->to != AXIS_NONE)
+            whole.axis[whole.rank++] = next->to;
+        in[k] = spread_to(d, next->grad, &whole);
+        axes[k] = next->to;
+        from += part_size(d, next);
+    }
+    return from == d->b.m->axes.at[parts[0].axis].size ? ir_concat(&d->b, parts[0].axis, n, in, axes) : 0;
+}
+
+// All consumers of x have been met: turns what its slices got into one adjoint.
+static void settle_parts(Diff *d, Ref x) {
+    Part mine[64];
+    int n = 0;
+    for (uint32_t i = 0; i < d->parts.n && n < 64; i++)
+        if (d->parts.at[i].of == x)
+            mine[n++] = d->parts.at[i];
+    if (!n)
+        return;
+    Ref whole = parts_concat(d, mine, n, type_of(d, x));
+    for (int i = 0; !whole && i < n; i++) { // the general form: each part under a mask
+        const Part *p = &mine[i];
+        Ref g = p->to == AXIS_NONE ? p->grad : spread_to(d, p->grad, &(Type){.rank = 1, .axis = {p->to}});
+        g = ir_mul(&d->b, g, slice_mask(d, p->axis, p->to, p->from));
+        if (p->to != AXIS_NONE && p->to != p->axis)
+            g = ir_reduce(&d->b, OP_sum, g, 1, &p->to);
+        add_adjoint(d, x, g);
+    }
+    if (whole)
+        add_adjoint(d, x, whole);
+}
+
+static void view_grad(Diff *d, Ref r, const Node *n, Ref g) {
+    Builder *b = &d->b;
+    Ref x = node_in(b->f, r, 0);
+    switch (n->op) {
+    case OP_cast:
+        add_adjoint(d, x, ir_cast(b, g, (Dtype)type_of(d, x)->dtype));
+        break;
+    case OP_rename:
+        add_adjoint(d, x, type_has(type_of(d, g), n->ax[1]) ? ir_rename(b, g, n->ax[1], n->ax[0]) : g);
+        break;
+    case OP_split:
+        g = spread_to(d, g, type_of(d, r));
+        add_adjoint(d, x, ir_merge(b, g, n->n_ax - 1, n->ax + 1, n->ax[0]));
+        break;
+    case OP_merge:
+        g = spread_to(d, g, type_of(d, r));
+        add_adjoint(d, x, ir_split(b, g, n->ax[n->n_ax - 1], n->n_ax - 1, n->ax));
+        break;
+    case OP_slice: {
+        Part p = {
+            .of = x, .grad = g, .axis = n->ax[0], .to = n->n_ax > 1 ? n->ax[1] : AXIS_NONE, .from = n->k};
+        if (d->wanted[x])
+            vec_push(b->m->arena, &d->parts, p);
+        break;
+    }
+    case OP_concat:
+        for (int i = 0, from = 0; i < n->n_in; i++) {
+            AxisId axis = n->ax[1 + i];
+            Ref part = type_has(type_of(d, g), n->ax[0]) ? ir_slice(b, g, n->ax[0], axis, from) : g;
+            add_adjoint(d, node_in(b->f, r, i), part);
+            from += axis == AXIS_NONE ? 1 : b->m->axes.at[axis].size;
+        }
+        break;
+    default: // one_hot, iota: integers and constants
+        break;
+    }
+}
+
+// ---- Composites
+
+// d(x . y): each side gets the product of g with the other, in the order of axes that the side has.
+static void dot_grad(Diff *d, Ref r, Ref g) {
+    Builder *b = &d->b;
+    g = spread_to(d, g, type_of(d, r));
+    for (int i = 0; i < 2; i++) {
+        Ref x = node_in(b->f, r, i), y = node_in(b->f, r, 1 - i);
+        if (!d->wanted[x])
+            continue;
+        bool shares = false;
+        for (int k = 0; k < type_of(d, y)->rank; k++)
+            shares |= type_has(type_of(d, g), type_of(d, y)->axis[k]);
+        Ref gx = shares ? ir_dot(b, g, y) : ir_mul(b, g, y);
+        if (shares && !type_same(type_of(d, gx), type_of(d, x)))
+            gx = ir_dot(b, y, g);
+        add_adjoint(d, x, gx);
+    }
+}
+
+static void composite_grad(Diff *d, Ref r, const Node *n, Ref g) {
+    Builder *b = &d->b;
+    Ref in[8];
+    for (int i = 0; i < n->n_in; i++)
+        in[i] = node_in(b->f, r, i);
+    switch (n->op) {
+    case OP_sum:
+        add_adjoint(d, in[0], g);
+        break;
+    case OP_rmax:
+        add_adjoint(d, in[0], ir_mul(b, g, ir_eq(b, in[0], r)));
+        break;
+    case OP_dot:
+        dot_grad(d, r, g);
+        break;
+    case OP_attention: {
+        CHECK(!d->adj[r + 1], "the gradient of attention's lse is not defined");
+        Ref first = ir_attention_grad(b, in[0], in[1], in[2], r, r + 1, spread_to(d, g, type_of(d, r)), n->f);
+        for (Ref i = 0; i < 3; i++)
+            add_adjoint(d, in[i], first + i);
+        break;
+    }
+    case OP_gather:
+        add_adjoint(d, in[0],
+                    ir_scatter_sum(b, spread_to(d, g, type_of(d, r)), in[1], type_of(d, in[0])->axis[0]));
+        break;
+    case OP_head_loss: {
+        Ref first = ir_head_loss_grad(b, in[0], in[1], in[2], in[3], g);
+        add_adjoint(d, in[0], first + 1);
+        add_adjoint(d, in[1], first + 2);
+        break;
+    }
+    default: // data, constant, stop_grad: a path ends
+        break;
+    }
+}
+
+static void node_grad(Diff *d, Ref r) {
+    Node n = *node_at(d->b.f, r); // a copy: the array grows below
+    settle_parts(d, r);
+    Ref g = d->adj[r];
+    if (n.op == OP_out || !g || !n.n_in || !d->wanted[r])
+        return;
+    d->b.loc = n.loc;
+    d->b.layer = n.layer;
+    if (op_info[n.op].cls == CLASS_MAP) {
+        Ref in[3] = {0}, out[3] = {0};
+        for (int i = 0; i < n.n_in; i++)
+            in[i] = node_in(d->b.f, r, i);
+        map_grad(&d->b, (Op)n.op, in, r, g, out);
+        for (int i = 0; i < n.n_in; i++)
+            add_adjoint(d, in[i], out[i]);
+    } else if (op_info[n.op].cls == CLASS_VIEW)
+        view_grad(d, r, &n, g);
+    else
+        composite_grad(d, r, &n, g);
+}
+
+// A value is wanted when a trained parameter reaches it by a road that has gradients.
+static void find_wanted(Diff *d, uint32_t n) {
+    const Func *f = d->b.f;
+    for (Ref r = 1; r < n; r++) {
+        const Node *p = node_at(f, r);
+        if (p->op == OP_param)
+            d->wanted[r] = d->b.m->params.at[p->k].trained;
+        else if (p->op == OP_out)
+            d->wanted[r] = d->wanted[r - (Ref)p->k];
+        else if (p->op != OP_stop_grad && p->op != OP_constant)
+            for (int i = 0; i < p->n_in; i++)
+                d->wanted[r] |= d->wanted[node_in(f, r, i)];
+    }
+}
+
+static Ref param_grad(Diff *d, int32_t k, uint32_t n) {
+    const Type *t = &d->b.m->params.at[k].type;
+    Ref g = 0;
+    for (Ref r = 1; r < n && !g; r++)
+        if (node_at(d->b.f, r)->op == OP_param && node_at(d->b.f, r)->k == k)
+            g = d->adj[r];
+    if (g)
+        return spread_to(d, g, t);
+    Node zero = {.op = OP_const, .type = *t, .f = 0};
+    return ir_node(&d->b, zero, 0, NULL);
+}
+
+static Func *differentiate(Module *m, const Func *loss) {
+    Func *f = func_clone_live(m, loss, true);
+    uint32_t n = f->nodes.n;
+    f->name = "micro";
+    Diff d = {.b = {.m = m, .f = f, .layer = -1}};
+    d.adj = arena_alloc(m->arena, n * sizeof *d.adj);
+    d.wanted = arena_alloc(m->arena, n);
+    find_wanted(&d, n);
+    for (uint32_t i = 0; i < f->outputs.n; i++)
+        if (!strcmp(f->outputs.at[i].name, "loss"))
+            d.adj[f->outputs.at[i].ref] = ir_const(&d.b, 1);
+    for (Ref r = n; r-- > 1;)
+        node_grad(&d, r);
+    d.b.layer = -1;
+    d.b.loc = (Loc){{0}, {0}};
+    for (uint32_t k = 0; k < m->params.n; k++)
+        if (m->params.at[k].trained) {
+            const char *name = arena_format(m->arena, "grad.%s", m->params.at[k].name);
+            vec_push(m->arena, &f->outputs, ((NamedRef){name, param_grad(&d, (int32_t)k, n)}));
+        }
+    return f;
+}
+
+// Marks that were asked for become outputs; the others are gone.
+static void settle_marks(Module *m, Func *f, const PassOptions *o) {
+    for (uint32_t i = 0; i < f->marks.n; i++) {
+        const char *name = f->marks.at[i].name;
+        if ((o->want_hidden && !strncmp(name, "hidden.", 7)) || (o->want_logits && !strcmp(name, "logits")))
+            vec_push(m->arena, &f->outputs, f->marks.at[i]);
+    }
+    f->marks.n = 0;
+}
+
+int autodiff_dead_params(const Module *m, int32_t *out) {
+    const Func *f = module_find_func(m, "loss");
+    int dead = 0;
+    bool *live = arena_alloc(m->arena, m->params.n + 1);
+    const Func *used = func_clone_live((Module *)(uintptr_t)m, f, false);
+    for (uint32_t i = 1; i < used->nodes.n; i++)
+        if (used->nodes.at[i].op == OP_param)
+            live[used->nodes.at[i].k] = true;
+    for (uint32_t k = 0; k < m->params.n; k++)
+        if (m->params.at[k].trained && !live[k])
+            out[dead++] = (int32_t)k;
+    return dead;
+}
+
+void pass_autodiff(Module *m, const PassOptions *o) {
+    Func *loss = module_find_func(m, "loss");
+    CHECK(loss, "no function named loss");
+    Func *eval = func_clone_live(m, loss, true);
+    eval->name = "eval";
+    Func *micro = o->train ? differentiate(m, loss) : NULL;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < m->funcs.n; i++)
+        if (m->funcs.at[i] != loss)
+            m->funcs.at[kept++] = m->funcs.at[i];
+    m->funcs.n = kept;
+    settle_marks(m, eval, o);
+    vec_push(m->arena, &m->funcs, func_clone_live(m, eval, false));
+    if (micro) {
+        settle_marks(m, micro, o);
+        vec_push(m->arena, &m->funcs, func_clone_live(m, micro, false));
+    }
+}

@@ -17,7 +17,8 @@ struct DriverState {
     char *cache_dir;
     char threads_from[64];
     Mapping *mappings;
-    unsigned char *scratch; // KERNEL_SCRATCH bytes a worker
+    size_t available, mapped; // bytes free when the driver was opened; bytes that arenas take
+    unsigned char *scratch;   // KERNEL_SCRATCH bytes a worker
 };
 
 static void host_close(DriverState *d) {
@@ -48,6 +49,8 @@ static Status host_open_parts(DriverState *d, const DriverOptions *o) {
             return status_memory("driver", n);
         memcpy(d->cache_dir, o->cache_dir, n);
     }
+    size_t total;
+    system_memory(&total, &d->available);
     TRY(pool_open(threads, &d->pool));
     size_t bytes = (size_t)threads * KERNEL_SCRATCH;
     if (!(d->scratch = mem_aligned(4096, bytes)))
@@ -98,6 +101,7 @@ static Status host_alloc(DriverState *d, size_t bytes, const char *what, DevPtr 
     (void)madvise(at, size, MADV_HUGEPAGE);
     *m = (Mapping){.next = d->mappings, .at = at, .bytes = size};
     d->mappings = m;
+    d->mapped += size;
     *out = (DevPtr)at;
     return STATUS_OK;
 }
@@ -107,6 +111,7 @@ static void host_free(DriverState *d, DevPtr at) {
         if ((DevPtr)(*p)->at == at) {
             Mapping *m = *p;
             *p = m->next;
+            d->mapped -= m->bytes;
             munmap(m->at, m->bytes);
             mem_free(m);
             return;

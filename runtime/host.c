@@ -84,12 +84,13 @@ static Status host_query(DriverState *d, DeviceInfo *info) {
 }
 
 static Status host_alloc(DriverState *d, size_t bytes, const char *what, DevPtr *out) {
-    size_t total, available, size = (MAX_OF(bytes, 1) + 4095) & ~(size_t)4095;
+    // Mapped memory is only taken when it is touched, so the system itself would not refuse in time.
+    size_t left = d->available > d->mapped ? d->available - d->mapped : 0;
+    size_t size = (MAX_OF(bytes, 1) + 4095) & ~(size_t)4095;
     *out = 0;
-    system_memory(&total, &available);
-    if (size < bytes || (available && size > available))
+    if (size < bytes || (d->available && size > left))
         return status_make(EXIT_WORK, "out of memory: %s needs %.1f MB, free are %.1f MB", what,
-                           (double)bytes / 1e6, (double)available / 1e6);
+                           (double)bytes / 1e6, (double)left / 1e6);
     Mapping *m = mem_alloc(sizeof *m);
     void *at = m && !fault_hit(FAULT_DRIVER)
                    ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)

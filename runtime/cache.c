@@ -24,8 +24,9 @@ typedef struct Trailer {
 } Trailer;
 
 struct Cache {
-    char dir[CACHE_PATH - 512];
-    bool own; // removed at the end
+    char dir[CACHE_PATH - 512];  // where entries are looked up
+    char work[CACHE_PATH - 512]; // where they are made: dir, or a folder of this run
+    bool own;                    // work is removed at the end
     size_t limit;
     atomic_int serial, warned;
     atomic_size_t stored; // bytes put since the folder was last measured
@@ -60,9 +61,10 @@ static bool folder_writable(Cache *c) {
 
 static Status own_folder(Cache *c) {
     const char *base = getenv("TMPDIR");
-    snprintf(c->dir, sizeof c->dir, "%s/depthbench-XXXXXX", base && *base ? base : "/tmp");
-    if (!mkdtemp(c->dir))
-        return status_make(EXIT_WORK, "cannot make a folder for kernels, %s: %s", c->dir, strerror(errno));
+    snprintf(c->work, sizeof c->work, "%s/depthbench-XXXXXX", base && *base ? base : "/tmp");
+    if (fault_hit(FAULT_FILE) || !mkdtemp(c->work))
+        return status_make(EXIT_WORK, "cannot make a folder for kernels, %.300s: %s", c->work,
+                           strerror(errno));
     c->own = true;
     return STATUS_OK;
 }
@@ -76,16 +78,14 @@ Status cache_open(const char *dir, Cache **out) {
         return status_memory("kernel cache", sizeof *c);
     c->limit = (size_t)CACHE_LIMIT_MB << 20;
     snprintf(c->dir, sizeof c->dir, "%s", dir ? dir : "");
+    snprintf(c->work, sizeof c->work, "%s", c->dir);
     if (dir && !folder_writable(c)) {
-        struct stat st;
-        // A folder that can only be read still serves what it holds.
-        if (stat(dir, &st) || access(dir, R_OK | X_OK)) {
-            fprintf(stderr,
-                    "depthbench: warning: cannot use the kernel cache %s (%s): kernels are kept for this run "
-                    "only\n",
-                    dir, strerror(errno));
-            dir = NULL;
-        }
+        // Entries that are there still serve; what is missing is made in a folder of this run.
+        fprintf(stderr,
+                "depthbench: warning: cannot write to the kernel cache %s (%s): new kernels are kept for "
+                "this run only\n",
+                dir, strerror(errno));
+        dir = NULL;
     }
     Status s = dir ? STATUS_OK : own_folder(c);
     if (s.code) {
@@ -107,19 +107,19 @@ void cache_limit(Cache *c, size_t bytes) {
 void cache_close(Cache *c) {
     if (!c)
         return;
-    DIR *d = c->own ? opendir(c->dir) : NULL;
+    DIR *d = c->own ? opendir(c->work) : NULL;
     for (struct dirent *e; d && (e = readdir(d));)
         if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
             (void)unlinkat(dirfd(d), e->d_name, 0);
     if (d) {
         closedir(d);
-        rmdir(c->dir);
+        rmdir(c->work);
     }
     mem_free(c);
 }
 
 void cache_aside(Cache *c, const char *suffix, char path[CACHE_PATH]) {
-    snprintf(path, CACHE_PATH, "%s/aside.%ld.%p.%d%s", c->dir, (long)getpid(), (void *)c,
+    snprintf(path, CACHE_PATH, "%s/aside.%ld.%p.%d%s", c->work, (long)getpid(), (void *)c,
              atomic_fetch_add(&c->serial, 1), suffix);
 }
 
@@ -156,10 +156,11 @@ static Trailer trailer_make(const void *data, size_t bytes) {
     return t;
 }
 
-// What is wrong with an entry; NULL: nothing.
-static const char *entry_fault(const char *path) {
+// What is wrong with an entry; NULL: nothing. unread: it could not be looked at, which says nothing about it.
+static const char *entry_fault(const char *path, bool *unread) {
     size_t bytes = 0;
     unsigned char *data = read_whole(path, &bytes);
+    *unread = !data;
     if (!data)
         return "cannot be read";
     const char *why = NULL;
@@ -188,12 +189,12 @@ void cache_drop(Cache *c, const char *path, const char *why) {
 // Some maker's entry of a key.
 static bool find_any(const Cache *c, const char *key, char path[CACHE_PATH]) {
     DIR *d = opendir(c->dir);
-    bool found = false;
+    bool found = false, unread;
     size_t n = strlen(key);
     for (struct dirent *e; d && !found && (e = readdir(d));)
         if (!strncmp(e->d_name, key, n) && e->d_name[n] == '-') {
             snprintf(path, CACHE_PATH, "%s/%s", c->dir, e->d_name);
-            found = !entry_fault(path);
+            found = !entry_fault(path, &unread);
         }
     if (d)
         closedir(d);
@@ -207,9 +208,10 @@ bool cache_get(Cache *c, const char *key, const char *maker, char path[CACHE_PAT
     snprintf(path, CACHE_PATH, "%s/%s-%.16s.so", c->dir, key, maker);
     if (stat(path, &st))
         return false;
-    const char *why = entry_fault(path);
+    bool unread;
+    const char *why = entry_fault(path, &unread);
     if (why) {
-        if (!access(path, F_OK)) // another process may just have removed it
+        if (!unread)
             cache_drop(c, path, why);
         return false;
     }
@@ -281,7 +283,7 @@ static bool append_trailer(const char *aside, size_t *bytes) {
 
 Status cache_put(Cache *c, const char *key, const char *maker, const char *aside, char path[CACHE_PATH]) {
     size_t bytes = 0;
-    snprintf(path, CACHE_PATH, "%s/%s-%.16s.so", c->dir, key, maker);
+    snprintf(path, CACHE_PATH, "%s/%s-%.16s.so", c->work, key, maker);
     errno = 0;
     if (!append_trailer(aside, &bytes) || fault_hit(FAULT_FILE) || rename(aside, path)) {
         Status s = status_make(EXIT_WORK, "cannot write the kernel cache entry %.300s: %s", path,

@@ -6,8 +6,8 @@
 
 typedef struct Cache Cache;
 enum { CACHE_PATH = 4096, CACHE_KEY = 33 };
-// dir NULL: a folder of its own for this run, removed by cache_close. A folder that cannot be made or written
-// is replaced by such a folder with one warning.
+// dir NULL: a folder of its own for this run, removed by cache_close. Where dir cannot be written, its
+// entries still serve and new ones are made in such a folder, with one warning.
 Status cache_open(const char *dir, Cache **out) MUST_USE;
 void cache_close(Cache *c);
 const char *cache_dir(const Cache *c);

@@ -104,6 +104,7 @@ void human(const Options *o, const char *format, ...)
     PRINTF_LIKE(2, 3);          // people's text: stdout, or stderr with --json
 void emit_json(json_t *object); // one line on stdout, takes the reference
 double now_ms(void);
+size_t peak_resident(void);                         // bytes
 const char *bytes_text(double bytes, char out[32]); // "1.20 GB"
 const char *count_text(double n, char out[32]);     // "14.1 M"
 #endif

@@ -18,19 +18,6 @@ typedef struct BenchRow {
     double open_ms;
 } BenchRow;
 
-// Peak resident memory since reset_peak, from the kernel's own counter.
-static size_t peak_resident(void) {
-    FILE *f = fopen("/proc/self/status", "r");
-    char text[256];
-    size_t kb = 0;
-    while (f && fgets(text, sizeof text, f))
-        if (sscanf(text, "VmHWM: %zu", &kb) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kb * 1024;
-}
-
 static void reset_peak(void) {
     FILE *f = fopen("/proc/self/clear_refs", "w");
     if (f) {

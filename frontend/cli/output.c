@@ -70,3 +70,16 @@ Status bytes_parse(const char *text, size_t *out) {
         }
     return status_make(EXIT_REQUEST, "'%s' is not a size; write for example 8GB or 512MB", text);
 }
+
+// Peak resident memory of the process, from the kernel's own counter.
+size_t peak_resident(void) {
+    FILE *f = fopen("/proc/self/status", "r");
+    char text[256];
+    size_t kb = 0;
+    while (f && fgets(text, sizeof text, f))
+        if (sscanf(text, "VmHWM: %zu", &kb) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kb * 1024;
+}

@@ -238,26 +238,51 @@ static void emit_output(Planner *p, uint32_t i) {
 }
 
 // ---- Nodes.
+// The launch scalar that operand i of a call is for; -1: an argument in memory.
+static int operand_scalar(const Planner *p, const Node *call, int i) {
+    const Func *callee = p->m->funcs.at[call->k];
+    for (Ref r = 1; r < callee->nodes.n; r++)
+        if (callee->nodes.at[r].op == OP_input && i-- == 0)
+            return input_scalar(&callee->nodes.at[r]);
+    CHECK(false, "%s: more operands than %s has inputs", p->f->name, callee->name);
+}
+
 static void emit_call(Planner *p, Ref r) {
     const Node *n = node_at(p->f, r);
     const Func *callee = p->m->funcs.at[n->k];
     Value in[UINT8_MAX + 1], out[UINT8_MAX + 1];
     Accumulate acc[UINT8_MAX + 1];
-    for (int i = 0; i < n->n_in; i++)
-        in[i] = value_at(p, node_in(p->f, r, i));
+    float scalars[UINT8_MAX + 1] = {0};
+    LaunchSpec l = {.f = callee, .n_out = n->n_out, .in = in, .out = out, .acc = acc, .scalars = scalars};
+    for (int i = 0; i < n->n_in; i++) {
+        Ref x = node_in(p->f, r, i);
+        int scalar = operand_scalar(p, n, i);
+        if (scalar < 0) {
+            in[l.n_in++] = value_at(p, x);
+            continue;
+        }
+        CHECK(node_at(p->f, x)->op == OP_const && scalar <= UINT8_MAX, "%s: a launch scalar is no number",
+              callee->name);
+        scalars[scalar] = (float)node_at(p->f, x)->f;
+        l.n_scalars = MAX_OF(l.n_scalars, scalar + 1);
+    }
     for (int i = 0; i < n->n_out; i++) {
         out[i] = value_result(p, r + (Ref)i);
         acc[i] = p->acc[r + (Ref)i];
     }
     if (p->kernel_of[n->k] < 0)
         p->kernel_of[n->k] = kernel_row(p, callee);
-    emit_launch(p, callee, p->kernel_of[n->k], n->n_in, in, n->n_out, out, acc);
+    l.kernel = p->kernel_of[n->k];
+    emit_launch(p, &l);
 }
 
 static void emit_concat(Planner *p, Ref r) {
     const Node *n = node_at(p->f, r);
-    if (p->at[r].buffer < 0 && concat_adjacent(p, r, &p->at[r]))
+    Place adjacent;
+    if (p->at[r].buffer < 0 && concat_adjacent(p, r, &adjacent)) {
+        p->at[r] = adjacent;
         return;
+    }
     Value whole = value_result(p, r);
     for (int i = 0; i < n->n_in; i++) {
         Value part = value_at(p, node_in(p->f, r, i)), to = {part.type, concat_part(p, r, i, &whole.at)};
@@ -341,11 +366,13 @@ static Status emit_node(Planner *p, Ref r) {
     return STATUS_OK;
 }
 
-// Constants are evaluated where something that is none reads them; uses among constants do not count.
+// Constants are evaluated where something that is none reads them: uses among constants do not count, nor
+// launch scalars.
 static void count_uses(Planner *p) {
     for (Ref r = 1; r < p->f->nodes.n; r++)
         for (int i = 0; !p->constant[r] && i < node_at(p->f, r)->n_in; i++)
-            p->uses[node_in(p->f, r, i)]++;
+            if (node_at(p->f, r)->op != OP_call || operand_scalar(p, node_at(p->f, r), i) < 0)
+                p->uses[node_in(p->f, r, i)]++;
     for (uint32_t i = 0; i < p->f->outputs.n; i++)
         p->uses[p->f->outputs.at[i].ref]++;
 }

@@ -55,8 +55,10 @@ static void product_dims(const Module *m, const Type *tx, const Type *ty, const 
     }
 }
 
-static Dim one_of(const Dims *d) {
-    return d->n ? d->at[0] : (Dim){.n = 1, .a = 1, .b = 1, .c = 1};
+// The dimension that stays inside of the GEMM, the others are looped over: the last, which is contiguous if
+// any is.
+static Dim inner_dim(const Dims *d) {
+    return d->n ? d->at[d->n - 1] : (Dim){.n = 1, .a = 1, .b = 1, .c = 1};
 }
 
 // Rows or columns of the result are contiguous.
@@ -67,7 +69,7 @@ static bool output_strides(Dim m, Dim n) {
 bool dot_output_fits(const Module *m, const Type *x, const Type *y, const Value *out) {
     Product g;
     product_dims(m, x, y, NULL, NULL, out, &g);
-    return g.m.n <= 1 && g.n.n <= 1 && output_strides(one_of(&g.m), one_of(&g.n));
+    return output_strides(inner_dim(&g.m), inner_dim(&g.n));
 }
 
 void emit_gemm(Planner *p, const GemmSpec *g) {
@@ -136,11 +138,6 @@ static bool emit_one(Planner *p, const Product *g, Dim m, Dim n, Dim k, bool emi
     if (emit)
         emit_gemm(p, &s);
     return true;
-}
-
-// The dimension that stays inside of the GEMM: the last, which is contiguous if any is.
-static Dim inner_dim(const Dims *d) {
-    return d->n ? d->at[d->n - 1] : (Dim){.n = 1, .a = 1, .b = 1, .c = 1};
 }
 
 static int64_t loop_count(const Dims *d) {

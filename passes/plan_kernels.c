@@ -110,8 +110,12 @@ Func *kernel_func(Planner *p, const char *name, int n_rows, const AxisId *rows) 
 int32_t kernel_row(Planner *p, const Func *f) {
     KernelCost c = cost_kernel(p->m, f);
     PlanKernel k = {.bytes_per_item = c.read_bytes + c.write_bytes, .flops_per_item = c.flops};
-    for (uint32_t i = 1; i < f->nodes.n; i++)
-        k.n_args += f->nodes.at[i].op == OP_input;
+    for (uint32_t i = 1; i < f->nodes.n; i++) {
+        const Node *n = &f->nodes.at[i];
+        int scalar = input_scalar(n);
+        k.n_args += n->op == OP_input && scalar < 0;
+        k.n_scalars = MAX_OF(k.n_scalars, scalar + 1);
+    }
     k.n_args += (int32_t)f->outputs.n;
     return kernel_intern(p, &(Recipe){.kind = KERNEL_ROW, .f = f}, f->name, k);
 }

@@ -93,7 +93,7 @@ static int row_index(const Func *f, int i, const Type *t) {
 
 static Ref kernel_input(const Func *f, int k) {
     for (Ref r = 1; r < f->nodes.n; r++)
-        if (f->nodes.at[r].op == OP_input && k-- == 0)
+        if (f->nodes.at[r].op == OP_input && input_scalar(&f->nodes.at[r]) < 0 && k-- == 0)
             return r;
     CHECK(false, "kernel %s has too few operands", f->name);
 }
@@ -122,12 +122,13 @@ static void row_arg(Planner *p, PlanStep *s, const Func *f, const Type *formal, 
 }
 
 // Sizes of the row axes as the arguments have them, then items and strips.
-static void row_sizes(const Planner *p, PlanStep *s, const Func *f, int n_in, const Value *in, int n_out,
-                      const Value *out) {
+static void row_sizes(const Planner *p, PlanStep *s, const LaunchSpec *l) {
+    const Func *f = l->f;
     for (int i = 0; i < f->n_row_axes; i++)
         s->size[i] = axis_size(p->m, f->row_axes[i]);
-    for (int j = 0; j < n_in + n_out; j++) {
-        const Type *formal = arg_type(f, j, n_in), *t = j < n_in ? &in[j].type : &out[j - n_in].type;
+    for (int j = 0; j < l->n_in + l->n_out; j++) {
+        const Type *formal = arg_type(f, j, l->n_in),
+                   *t = j < l->n_in ? &l->in[j].type : &l->out[j - l->n_in].type;
         for (int i = 0; i < f->n_row_axes; i++) {
             int at = row_index(f, i, formal);
             if (at >= 0)
@@ -140,35 +141,47 @@ static void row_sizes(const Planner *p, PlanStep *s, const Func *f, int n_in, co
     s->n_strips = strips_of(p, s->items, ROWS_PER_STRIP);
 }
 
-void emit_launch(Planner *p, const Func *f, int32_t kernel, int n_in, const Value *in, int n_out,
-                 const Value *out, const Accumulate *acc) {
+// Where the kernel writes a result: its place, or partial sums that are added up behind the launch.
+static Value launch_target(Planner *p, const LaunchSpec *l, int i, int64_t n_strips) {
+    Value v = l->out[i];
+    bool column = is_column(p, l->f, &v.type);
+    if (l->acc[i] == ACC_NO && (!column || n_strips == 1))
+        return v;
+    int64_t count = type_count(p->m, &v.type) * (column ? n_strips : 1);
+    v.at = place_dense(p->m, &v.type, buffer_acts(p, 0, "partial", DT_F32, count));
+    return v;
+}
+
+void emit_launch(Planner *p, const LaunchSpec *l) {
+    const Func *f = l->f;
     CHECK(f->n_row_axes <= PLAN_MAX_ROWS, "kernel %s has %d row axes", f->name, f->n_row_axes);
     PlanStep sizes = {0};
-    row_sizes(p, &sizes, f, n_in, in, n_out, out);
-    Value *args = arena_alloc(p->plan->arena, (size_t)(n_in + n_out) * sizeof *args);
-    for (int i = 0; i < n_in; i++)
-        args[i] = value_inner_dense(p, &in[i]);
-    for (int i = 0; i < n_out; i++) { // sums go through buffers of their own
-        const Type *t = &out[i].type;
-        args[n_in + i] = out[i];
-        if (is_column(p, f, t) ? sizes.n_strips > 1 || acc[i] != ACC_NO : acc[i] != ACC_NO)
-            args[n_in + i].at = place_dense(
-                p->m, t, buffer_acts(p, 0, "partial", DT_F32, type_count(p->m, t) * sizes.n_strips));
-    }
+    row_sizes(p, &sizes, l);
+    int n = l->n_in + l->n_out;
+    Value *args = arena_alloc(p->plan->arena, (size_t)n * sizeof *args);
+    for (int i = 0; i < l->n_in; i++)
+        args[i] = value_inner_dense(p, &l->in[i]);
+    for (int i = 0; i < l->n_out; i++)
+        args[l->n_in + i] = launch_target(p, l, i, sizes.n_strips);
     PlanStep *s = step_begin(p, STEP_LAUNCH);
-    s->kernel = kernel;
+    s->kernel = l->kernel;
     s->items = sizes.items;
     s->n_strips = sizes.n_strips;
+    s->n_scalars = l->n_scalars;
     memcpy(s->size, sizes.size, sizeof s->size);
-    for (int i = 0; i < n_in + n_out; i++)
-        row_arg(p, s, f, arg_type(f, i, n_in), &args[i]);
-    const PlanKernel *k = &p->plan->kernels.at[kernel];
+    for (int i = 0; i < l->n_scalars; i++)
+        vec_push(p->plan->arena, &p->plan->scalars, l->scalars[i]);
+    for (int i = 0; i < n; i++)
+        row_arg(p, s, f, arg_type(f, i, l->n_in), &args[i]);
+    const PlanKernel *k = &p->plan->kernels.at[l->kernel];
     s->bytes = k->bytes_per_item * (double)s->items;
     s->flops = k->flops_per_item * (double)s->items;
-    for (int i = 0; i < n_out; i++)
-        if (args[n_in + i].at.buffer != out[i].at.buffer)
-            emit_finish(p, args[n_in + i].at.buffer, 0, is_column(p, f, &out[i].type) ? sizes.n_strips : 1,
-                        &out[i].at, type_count(p->m, &out[i].type), acc[i]);
+    for (int i = 0; i < l->n_out; i++) {
+        const Value *to = &l->out[i], *from = &args[l->n_in + i];
+        if (from->at.buffer != to->at.buffer)
+            emit_finish(p, from->at.buffer, 0, is_column(p, f, &to->type) ? sizes.n_strips : 1, &to->at,
+                        type_count(p->m, &to->type), l->acc[i]);
+    }
 }
 
 void emit_finish(Planner *p, int32_t from, int64_t offset, int64_t strips, const Place *to, int64_t count,
@@ -229,7 +242,13 @@ void emit_copy(Planner *p, const Value *from, const Value *to) {
             a.at.offset += at * from->at.stride[i];
             b.at.offset += at * to->at.stride[i];
         }
-        emit_launch(p, f, kernel, 1, &a, 1, &b, &(Accumulate){ACC_NO});
+        emit_launch(p, &(LaunchSpec){.f = f,
+                                     .kernel = kernel,
+                                     .n_in = 1,
+                                     .in = &a,
+                                     .n_out = 1,
+                                     .out = &b,
+                                     .acc = &(Accumulate){ACC_NO}});
     }
 }
 

@@ -77,8 +77,16 @@ const char *origin_text(const Planner *p, const Node *n);
 int32_t strips_of(const Planner *p, int64_t items, int64_t per_strip);
 PlanStep *step_begin(Planner *p, StepKind kind);
 void step_arg(Planner *p, PlanStep *s, int32_t buffer, int64_t offset, int n, const int64_t *stride);
-void emit_launch(Planner *p, const Func *f, int32_t kernel, int n_in, const Value *in, int n_out,
-                 const Value *out, const Accumulate *acc);
+// One launch of a row kernel: operands but for launch scalars, results, how each result is written.
+typedef struct LaunchSpec {
+    const Func *f;
+    int32_t kernel;
+    int n_in, n_out, n_scalars;
+    const Value *in, *out;
+    const Accumulate *acc;
+    const float *scalars;
+} LaunchSpec;
+void emit_launch(Planner *p, const LaunchSpec *l);
 // to (+)= from[0] + from[1] + ..: both dense f32.
 void emit_finish(Planner *p, int32_t from, int64_t offset, int64_t strips, const Place *to, int64_t count,
                  Accumulate acc);

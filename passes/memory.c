@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct Item {
-    int32_t buffer, first, last;
+    int32_t buffer, first, last; // the first of the buffers that share its place
     size_t bytes, offset;
     double weight; // the order: largest first
 } Item;
@@ -80,6 +80,32 @@ static size_t largest_live(const Item *items, uint32_t n, const PlanProgram *q, 
     return most;
 }
 
+static bool named_once(const Plan *plan, int32_t step, int32_t buffer) {
+    const PlanStep *s = &plan->steps.at[step];
+    int n = 0;
+    for (int32_t j = 0; j < s->n_args; j++)
+        n += plan->views.at[s->arg0 + j].buffer == buffer;
+    return n == 1;
+}
+
+// root[b]: the buffer whose place b takes, itself when it has its own.
+static int32_t *share_places(const Plan *plan, const InPlaceList *list) {
+    uint32_t n = plan->buffers.n;
+    int32_t *root = arena_alloc(plan->arena, n * sizeof *root);
+    bool *taken = arena_alloc(plan->arena, n * sizeof *taken);
+    for (uint32_t i = 0; i < n; i++)
+        root[i] = (int32_t)i;
+    for (uint32_t i = 0; i < list->n; i++) {
+        const InPlace *x = &list->at[i];
+        bool ends = plan->buffers.at[x->from].last == x->step && plan->buffers.at[x->to].first == x->step;
+        if (!ends || taken[x->from] || root[x->to] != x->to || !named_once(plan, x->step, x->from))
+            continue;
+        taken[x->from] = true;
+        root[x->to] = root[x->from];
+    }
+    return root;
+}
+
 static double order_weight(int order, const Item *x) {
     double bytes = (double)x->bytes, life = (double)(x->last - x->first + 1);
     switch (order) {
@@ -94,18 +120,37 @@ static double order_weight(int order, const Item *x) {
     }
 }
 
-void memory_place(Plan *plan, int32_t program) {
+// The items of a program, into items[]; item_of[buffer] is the item that a buffer belongs to, -1: none.
+static uint32_t collect_items(const Plan *plan, int32_t program, const int32_t *root, Item *items,
+                              int32_t *item_of) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < plan->buffers.n; i++) {
+        const PlanBuffer *b = &plan->buffers.at[i];
+        item_of[i] = -1;
+        if (b->arena != ARENA_ACTS || b->program != program || b->first < 0)
+            continue;
+        if (root[i] != (int32_t)i)
+            continue;
+        item_of[i] = (int32_t)n;
+        items[n++] =
+            (Item){.buffer = (int32_t)i, .first = b->first, .last = b->last, .bytes = align_up(b->bytes)};
+    }
+    for (uint32_t i = 0; i < plan->buffers.n; i++)
+        if (root[i] != (int32_t)i) {
+            item_of[i] = item_of[root[i]];
+            items[item_of[i]].last = MAX_OF(items[item_of[i]].last, plan->buffers.at[i].last);
+        }
+    return n;
+}
+
+void memory_place(Plan *plan, int32_t program, const InPlaceList *in_place) {
     enum { ORDERS = 4 };
     PlanProgram *q = &plan->programs.at[program];
     find_lifetimes(plan, q);
-    uint32_t n = 0;
+    int32_t *root = share_places(plan, in_place);
+    int32_t *item_of = arena_alloc(plan->arena, plan->buffers.n * sizeof *item_of);
     Item *items = arena_alloc(plan->arena, plan->buffers.n * sizeof *items);
-    for (uint32_t i = 0; i < plan->buffers.n; i++) {
-        const PlanBuffer *b = &plan->buffers.at[i];
-        if (b->arena == ARENA_ACTS && b->program == program && b->first >= 0)
-            items[n++] =
-                (Item){.buffer = (int32_t)i, .first = b->first, .last = b->last, .bytes = align_up(b->bytes)};
-    }
+    uint32_t n = collect_items(plan, program, root, items, item_of);
     Span *spans = arena_alloc(plan->arena, n * sizeof *spans);
     q->acts_bound = largest_live(items, n, q, plan->arena);
     q->acts_peak = SIZE_MAX;
@@ -120,5 +165,7 @@ void memory_place(Plan *plan, int32_t program) {
         for (uint32_t i = 0; i < n; i++)
             plan->buffers.at[items[i].buffer].offset = items[i].offset;
     }
+    for (uint32_t i = 0; i < plan->buffers.n; i++)
+        plan->buffers.at[i].offset = plan->buffers.at[root[i]].offset;
     plan->arena_bytes[ARENA_ACTS] = MAX_OF(plan->arena_bytes[ARENA_ACTS], q->acts_peak);
 }

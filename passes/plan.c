@@ -435,6 +435,7 @@ static Status plan_program_add(Planner *p, const Func *f) {
     p->constant = arena_alloc(a, n * sizeof *p->constant);
     p->target = arena_alloc(a, f->outputs.n * sizeof *p->target);
     p->sort_ids = p->sort_order = -1;
+    p->in_place = (InPlaceList){0};
     for (uint32_t i = 0; i < n; i++)
         p->at[i] = place_none();
     find_constants(p);
@@ -454,7 +455,7 @@ static Status plan_program_add(Planner *p, const Func *f) {
     limit_inputs(p);
     program.n_steps = (int32_t)p->plan->steps.n - program.step0;
     vec_push(p->plan->arena, &p->plan->programs, program);
-    memory_place(p->plan, p->program);
+    memory_place(p->plan, p->program, &p->in_place);
     return STATUS_OK;
 }
 

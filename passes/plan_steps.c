@@ -152,6 +152,22 @@ static Value launch_target(Planner *p, const LaunchSpec *l, int i, int64_t n_str
     return v;
 }
 
+// The value is all there is in its buffer of the acts arena.
+static bool fills_buffer(const Planner *p, const Value *v) {
+    const PlanBuffer *b = &p->plan->buffers.at[v->at.buffer];
+    size_t bytes = (size_t)type_count(p->m, &v->type) * dtype_bytes(b->dtype);
+    return b->arena == ARENA_ACTS && b->bytes == bytes && place_dense_from(p->m, &v->type, &v->at, 0);
+}
+
+// A row kernel may write a result over an operand of the same type; whether it does depends on lifetimes.
+static void note_in_place(Planner *p, const Value *in, int n_in, const Value *out, int n_out) {
+    int32_t step = (int32_t)p->plan->steps.n - 1;
+    for (int i = 0; i < n_out; i++)
+        for (int j = 0; j < n_in; j++)
+            if (type_same(&in[j].type, &out[i].type) && fills_buffer(p, &in[j]) && fills_buffer(p, &out[i]))
+                vec_push(p->plan->arena, &p->in_place, ((InPlace){step, in[j].at.buffer, out[i].at.buffer}));
+}
+
 void emit_launch(Planner *p, const LaunchSpec *l) {
     const Func *f = l->f;
     CHECK(f->n_row_axes <= PLAN_MAX_ROWS, "kernel %s has %d row axes", f->name, f->n_row_axes);
@@ -173,6 +189,7 @@ void emit_launch(Planner *p, const LaunchSpec *l) {
         vec_push(p->plan->arena, &p->plan->scalars, l->scalars[i]);
     for (int i = 0; i < n; i++)
         row_arg(p, s, f, arg_type(f, i, l->n_in), &args[i]);
+    note_in_place(p, args, l->n_in, args + l->n_in, l->n_out);
     const PlanKernel *k = &p->plan->kernels.at[l->kernel];
     s->bytes = k->bytes_per_item * (double)s->items;
     s->flops = k->flops_per_item * (double)s->items;

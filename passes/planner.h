@@ -22,6 +22,11 @@ typedef struct PlanTarget { // where an output of the program must end
     Accumulate acc;
 } PlanTarget;
 
+typedef struct InPlace { // at this step result buffer `to` could take the place of operand buffer `from`
+    int32_t step, from, to;
+} InPlace;
+typedef VEC(InPlace) InPlaceList;
+
 typedef struct Planner {
     Module *m;
     const PassOptions *o;
@@ -32,12 +37,13 @@ typedef struct Planner {
     // of the program in work
     int32_t program;
     const Func *f;
-    Place *at;                    // by Ref
-    Accumulate *acc;              // by Ref: how a value that lies in its final place is written
-    uint32_t *uses;               // by Ref: operands and outputs that name it
-    bool *constant;               // by Ref: depends on no input and no parameter
-    PlanTarget *target;           // by output
-    const Node *origin;           // the node that steps are made for
+    Place *at;          // by Ref
+    Accumulate *acc;    // by Ref: how a value that lies in its final place is written
+    uint32_t *uses;     // by Ref: operands and outputs that name it
+    bool *constant;     // by Ref: depends on no input and no parameter
+    PlanTarget *target; // by output
+    const Node *origin; // the node that steps are made for
+    InPlaceList in_place;
     int32_t sort_ids, sort_order; // buffers of the last STEP_SORT; -1: none
 } Planner;
 
@@ -114,6 +120,7 @@ void emit_gemm(Planner *p, const GemmSpec *g);
 // uniform.
 bool rows_flatten(const Module *m, const Value *v, int64_t *n, int64_t *stride);
 
-// ---- Memory (memory.c): offsets of the acts buffers of one program, its peak and bound.
-void memory_place(Plan *plan, int32_t program);
+// ---- Memory (memory.c): offsets of the acts buffers of one program, its peak and bound. in_place in order
+// of steps.
+void memory_place(Plan *plan, int32_t program, const InPlaceList *in_place);
 #endif

@@ -14,12 +14,13 @@ static bool is_free(const char *key, const char *const *free_keys) {
     return false;
 }
 
-static char *value_text(const json_t *value) {
-    return value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+static char *value_text(const json_t *value, size_t digits) {
+    size_t flags = JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(digits);
+    return value ? json_dumps(value, flags) : NULL;
 }
 
 static void add_difference(char *list, size_t size, const char *key, const json_t *was, const json_t *now) {
-    char *a = value_text(was), *b = value_text(now);
+    char *a = value_text(was, 15), *b = value_text(now, 15);
     size_t used = strlen(list);
     if (used + 100 < size)
         snprintf(list + used, size - used, "%s%.40s was %.60s, is %.60s", used ? "; " : "", key,
@@ -55,7 +56,7 @@ static Status hash_config(Run *r, json_t *config, const char *const *free_keys) 
         if (!is_free(key, free_keys))
             json_object_set(fixed, key, value);
     }
-    char *text = value_text(fixed);
+    char *text = value_text(fixed, 17);
     json_decref(fixed);
     if (!text)
         return status_memory("config.json", 0);

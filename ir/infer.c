@@ -56,6 +56,22 @@ static bool need_no_axis(Builder *b, const Node *p, const Ref *in, int i, AxisId
     return true;
 }
 
+static bool need_distinct(Builder *b, const Node *p, const Ref *in, int n, const AxisId *axes) {
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < i; k++)
+            if (axes[i] == axes[k])
+                FAIL(DIAG_axis_twice, op_info[p->op].name, axis_name(b, axes[i]));
+    return true;
+}
+
+static bool need_kind(Builder *b, const Node *p, const Ref *in, AxisId x, AxisId y) {
+    static const char *const kinds[] = {"row", "small", "wide"};
+    const Axis *ax = &b->m->axes.at[x], *ay = &b->m->axes.at[y];
+    if (ax->kind != ay->kind)
+        FAIL(DIAG_axis_kind, op_info[p->op].name, ax->name, kinds[ax->kind], ay->name, kinds[ay->kind]);
+    return true;
+}
+
 static bool finish(Builder *b, const Node *p, const Ref *in, Type t, Type *out) {
     if (t.rank > MAX_RANK)
         FAIL(DIAG_rank, op_info[p->op].name, MAX_RANK);
@@ -90,6 +106,8 @@ static bool infer_map(Builder *b, const Node *p, const Ref *in, Type *out) {
 static bool infer_reduce(Builder *b, const Node *p, const Ref *in, Type *out) {
     if (!need_dtype(b, p, in, 0, DT_F32))
         return false;
+    if (!need_distinct(b, p, in, p->n_ax, p->ax))
+        return false;
     for (int i = 0; i < p->n_ax; i++)
         if (!need_axis(b, p, in, 0, p->ax[i]))
             return false;
@@ -121,8 +139,10 @@ static bool infer_split_merge(Builder *b, const Node *p, const Ref *in, Type *ou
     AxisId whole = split ? p->ax[0] : p->ax[n];
     int64_t product = 1;
     char names[128] = "";
+    if (!need_distinct(b, p, in, p->n_ax, p->ax))
+        return false;
     for (int i = 0; i < n; i++) {
-        product *= axis_size(b, part[i]);
+        product = MIN_OF(product * axis_size(b, part[i]), INT32_MAX);
         size_t len = strlen(names);
         snprintf(names + len, sizeof names - len, "%s%s", i ? "," : "", axis_name(b, part[i]));
         if (!(split ? need_no_axis(b, p, in, 0, part[i]) : need_axis(b, p, in, 0, part[i])))
@@ -147,7 +167,9 @@ static bool infer_rename(Builder *b, const Node *p, const Ref *in, Type *out) {
     AxisId from = p->ax[0], to = p->ax[1];
     if (!need_axis(b, p, in, 0, from) || (from != to && !need_no_axis(b, p, in, 0, to)))
         return false;
-    if (axis_size(b, from) != axis_size(b, to) || b->m->axes.at[from].kind != b->m->axes.at[to].kind)
+    if (!need_kind(b, p, in, from, to))
+        return false;
+    if (axis_size(b, from) != axis_size(b, to))
         FAIL(DIAG_rename_size, axis_name(b, from), axis_size(b, from), axis_name(b, to), axis_size(b, to));
     Type t = *type_of(b, in[0]);
     for (int i = 0; i < t.rank; i++)
@@ -172,8 +194,8 @@ static bool infer_slice(Builder *b, const Node *p, const Ref *in, Type *out) {
     int64_t end = (int64_t)p->k + axis_size(b, to);
     if (p->k < 0 || end > axis_size(b, axis))
         FAIL(DIAG_slice_range, p->k, (int)end - 1, axis_name(b, axis), axis_size(b, axis));
-    if (to != AXIS_NONE && b->m->axes.at[to].kind != b->m->axes.at[axis].kind)
-        FAIL(DIAG_rename_size, axis_name(b, axis), axis_size(b, axis), axis_name(b, to), axis_size(b, to));
+    if (to != AXIS_NONE && !need_kind(b, p, in, axis, to))
+        return false;
     const Type *t = type_of(b, in[0]);
     *out = to == AXIS_NONE ? replace_axes(b, t, 1, &axis, 0, NULL) : swap_axis(b, *t, axis, to);
     return true;
@@ -183,16 +205,21 @@ static bool infer_concat(Builder *b, const Node *p, const Ref *in, Type *out) {
     AxisId to = p->ax[0];
     int64_t total = 0;
     Type t = {0};
-    char text[128];
+    char first[128], other[128];
     for (int i = 0; i < p->n_in; i++) {
         AxisId axis = p->ax[1 + i];
-        if (axis != AXIS_NONE && !need_axis(b, p, in, i, axis))
+        if (axis != AXIS_NONE && (!need_axis(b, p, in, i, axis) || !need_kind(b, p, in, axis, to)))
+            return false;
+        if (axis != to && !need_no_axis(b, p, in, i, to))
             return false;
         total += axis_size(b, axis);
         Type part = *type_of(b, in[i]);
         part = axis == AXIS_NONE ? replace_axes(b, &part, 0, NULL, 1, &to) : swap_axis(b, part, axis, to);
+        if (part.rank > MAX_RANK)
+            return finish(b, p, in, part, out);
         if (i && !type_same(&t, &part))
-            FAIL(DIAG_no_axis, "concat", type_text(b->m, type_of(b, in[i]), text), axis_name(b, to));
+            FAIL(DIAG_concat_axes, type_text(b->m, type_of(b, in[0]), first),
+                 type_text(b->m, type_of(b, in[i]), other));
         t = part;
     }
     if (total != axis_size(b, to))
@@ -285,6 +312,8 @@ static bool infer_gather(Builder *b, const Node *p, const Ref *in, Type *out) {
     if (p->op == OP_gather) {
         if (x->rank != 2 || x->dtype == DT_I32)
             FAIL(DIAG_gather_shape, "the table does not have two axes");
+        if (type_has(ids, x->axis[0]) || type_has(ids, x->axis[1]))
+            FAIL(DIAG_gather_shape, "the ids have an axis of the table");
         Type row = type_make(b->m, (Dtype)x->dtype, 1, x->axis + 1);
         Type t = type_union(b->m, &row, ids);
         return finish(b, p, in, t, out);

@@ -283,8 +283,9 @@ static bool parse_results(Parse *p, int *count) {
     int64_t number;
     *count = 0;
     while (!(many && take(p, ")"))) {
-        if ((*count && !need(p, ",")) || !need(p, "%") ||
-            !whole(p, (int64_t)p->n_numbered + *count, (int64_t)p->n_numbered + *count, &number))
+        if ((*count && !need(p, ",")) || !need(p, "%") || !whole(p, 0, UINT32_MAX, &number))
+            return false;
+        if (number != (int64_t)p->n_numbered + *count)
             return fail(p, "results are numbered one after the other");
         ++*count;
         if (!many)

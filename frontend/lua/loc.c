@@ -1,39 +1,30 @@
 // Places in scripts: which line called an op, and how a mistake is shown.
+//
+// A chunk is named by the number of its file in Module.files, so that Lua's own messages ("3:14: text") keep
+// whole paths, and a place is found without looking at names.
 #include "frontend/lua/script.h"
 #include <stdlib.h>
 #include <string.h>
 
-static uint8_t file_number(Script *s, const char *name) {
-    Module *m = s->b.m;
-    for (uint32_t i = 1; i < m->files.n; i++)
-        if (!strcmp(m->files.at[i], name))
-            return (uint8_t)i;
-    if (m->files.n == UINT8_MAX)
-        return 0;
-    vec_push(s->arena, &m->files, arena_string(s->arena, name));
-    return (uint8_t)(m->files.n - 1);
-}
-
-// The two innermost Lua frames (C frames between them, as an iterator's, are passed over).
-void loc_here(lua_State *L) {
-    Script *s = script_of(L);
+// The two innermost Lua frames from `level` on (C frames between them, as an iterator's, are passed over).
+// Allocates nothing: also called when memory has run out.
+Loc loc_frame(lua_State *L, int level) {
     lua_Debug frame;
     Loc loc = {{0}, {0}};
-    const char *names[2] = {0};
-    int found = 0;
-    for (int level = 1; found < 2 && level < 12 && lua_getstack(L, level, &frame); level++) {
+    for (int found = 0; found < 2 && level < 16 && lua_getstack(L, level, &frame); level++) {
         lua_getinfo(L, "Sl", &frame);
-        if (frame.currentline <= 0 || frame.source[0] != '@')
+        if (frame.currentline <= 0 || frame.source[0] != '=')
             continue;
+        loc.file[found] = (uint8_t)atoi(frame.source + 1);
         loc.line[found] = (uint16_t)MIN_OF(frame.currentline, UINT16_MAX);
-        names[found] = frame.source + 1;
         found++;
     }
-    for (int i = 0; i < found; i++) {
-        const char *name = names[i];
-        GUARD(L, s, loc.file[i] = file_number(s, name));
-    }
-    s->b.loc = loc;
+    return loc;
+}
+
+void loc_here(lua_State *L) {
+    Script *s = script_of(L);
+    s->b.loc = loc_frame(L, 1);
     s->b.layer = (int16_t)s->layer;
 }
 
@@ -41,8 +32,11 @@ void loc_here(lua_State *L) {
 static bool source_line(const char *file, int line, char *out, size_t bytes) {
     FILE *f = fopen(file, "r");
     bool found = false;
-    for (int i = 1; f && fgets(out, (int)bytes, f) && !found; i++)
-        found = i == line;
+    int at = 1;
+    while (f && !found && fgets(out, (int)bytes, f)) {
+        found = at == line;
+        at += strchr(out, '\n') != NULL;
+    }
     if (f)
         fclose(f);
     if (found)
@@ -50,59 +44,69 @@ static bool source_line(const char *file, int line, char *out, size_t bytes) {
     return found;
 }
 
-static void show_line(Script *s, const char *file, int line, const char *word) {
-    char text[256];
-    if (!source_line(file, line, text, sizeof text))
-        return;
-    const char *at = word && *word ? strstr(text, word) : NULL;
-    size_t column = at ? (size_t)(at - text) : strspn(text, " \t");
-    text_add(&s->result->messages, "    %s\n    %*s^\n", text, (int)column, "");
+// What stands in the script for an op: its name, an operator, or the function that makes it.
+static const char *spelling(const char *op) {
+    static const char *const words[][2] = {{"add", " + "}, {"sub", " - "}, {"mul", " * "},     {"div", " / "},
+                                           {"pow", " ^ "}, {"neg", "-"},   {"concat", "stack"}};
+    for (size_t i = 0; i < COUNT_OF(words); i++)
+        if (!strcmp(words[i][0], op))
+            return words[i][1];
+    return op;
 }
 
-// The first word of a message is the op's name: the caret stands under it.
-static void message_word(const char *text, char out[32]) {
-    size_t n = strcspn(text, ": ");
-    snprintf(out, 32, "%.*s", (int)MIN_OF(n, (size_t)31), text);
+// The one place of a word in a line; NULL when there is none or more than one.
+static const char *only_place(const char *line, const char *word) {
+    const char *at = *word ? strstr(line, word) : NULL;
+    return at && !strstr(at + 1, word) ? at : NULL;
+}
+
+static void show_line(Script *s, const char *file, int line, const char *word) {
+    char text[256], indent[256];
+    if (!source_line(file, line, text, sizeof text))
+        return;
+    const char *at = only_place(text, word);
+    if (!at)
+        at = only_place(text, spelling(word));
+    size_t column = at ? (size_t)(at - text) + strspn(at, " ") : strspn(text, " \t");
+    for (size_t i = 0; i < column; i++)
+        indent[i] = text[i] == '\t' ? '\t' : ' '; // the caret stays under its word whatever a tab is
+    text_add(&s->result->messages, "    %s\n    %.*s^\n", text, (int)column, indent);
+}
+
+// One mistake: the line, a caret, who called, what to do.
+static void show(Script *s, Loc loc, const char *text, const char *word, const char *hint) {
+    const Module *m = s->b.m;
+    const char *file = loc.file[0] ? m->files.at[loc.file[0]] : s->options->path;
+    text_add(&s->result->messages, "%s:%d: error: %s\n", file, MAX_OF(loc.line[0], 1), text);
+    show_line(s, file, loc.line[0], word);
+    if (loc.line[1])
+        text_add(&s->result->messages, "%s:%d: called from here\n", m->files.at[loc.file[1]], loc.line[1]);
+    if (*hint)
+        text_add(&s->result->messages, "    hint: %s\n", hint);
 }
 
 void loc_messages(Script *s) {
-    const Module *m = s->b.m;
     for (uint32_t i = 0; i < s->diags.list.n; i++) {
         const Diag *d = &s->diags.list.at[i];
-        char word[32];
-        const char *file = m->files.at[d->loc.file[0]];
-        message_word(d->text, word);
-        text_add(&s->result->messages, "%s:%d: error: %s\n", file, d->loc.line[0], d->text);
-        show_line(s, file, d->loc.line[0], word);
-        if (d->loc.line[1])
-            text_add(&s->result->messages, "%s:%d: called from here\n", m->files.at[d->loc.file[1]],
-                     d->loc.line[1]);
-        if (*diag_hint(d->kind))
-            text_add(&s->result->messages, "    hint: %s\n", diag_hint(d->kind));
+        char word[32]; // the first word of a message is the op's name: the caret stands under it
+        snprintf(word, sizeof word, "%.*s", (int)MIN_OF(strcspn(d->text, ": "), (size_t)31), d->text);
+        show(s, d->loc, d->text, word, diag_hint(d->kind));
     }
     if (s->diags.dropped)
         text_add(&s->result->messages, "and %u more\n", s->diags.dropped);
 }
 
-// Lua's own messages are "FILE:LINE: text"; the word error goes between.
-void loc_message(Script *s, const char *text) {
-    const char *at = text;
-    int line = 0;
-    char file[512] = "";
-    while ((at = strchr(at, ':'))) {
-        char *end;
-        line = (int)strtol(at + 1, &end, 10);
-        if (end > at + 1 && *end == ':') {
-            snprintf(file, sizeof file, "%.*s", (int)(at - text), text);
-            at = end + 1;
-            break;
+// Lua's messages are "NUMBER:LINE: text"; anything else happened at `loc`.
+void loc_message(Script *s, Loc loc, const char *text) {
+    char *colon, *end;
+    long file = strtol(text, &colon, 10);
+    if (colon > text && *colon == ':' && file > 0 && file < (long)s->b.m->files.n) {
+        long line = strtol(colon + 1, &end, 10);
+        if (end > colon + 1 && *end == ':') {
+            if (loc.file[0] != file || loc.line[0] != line)
+                loc = (Loc){.file = {(uint8_t)file}, .line = {(uint16_t)MIN_OF(line, UINT16_MAX)}};
+            text = end + 1 + strspn(end + 1, " ");
         }
-        at++;
     }
-    if (!at) {
-        text_add(&s->result->messages, "%s:1: error: %s\n", s->options->path, text);
-        return;
-    }
-    text_add(&s->result->messages, "%s:%d: error:%s\n", file, line, at);
-    show_line(s, file, line, NULL);
+    show(s, loc, text, "", "");
 }

@@ -1,7 +1,27 @@
 // db.axis, db.weight, db.fixed, db.normal, db.param, db.shape: what a script declares.
 #include "frontend/lua/script.h"
-#include <stdlib.h>
+#include <math.h>
 #include <string.h>
+
+#define NAME_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
+
+// After a mistake the axis is what the hint says it should be, so that one mistake makes one message.
+static AxisId declare_axis(Script *s, const char *name, AxisId known, AxisKind kind, int32_t size) {
+    static const char *const kinds[] = {"row", "small", "wide"};
+    if (known != AXIS_NONE) {
+        const Axis *a = &s->b.m->axes.at[known];
+        if (a->kind != kind)
+            diag_add(&s->diags, s->b.loc, DIAG_axis_kind, "axis", name, kinds[kind], name, kinds[a->kind]);
+        else if (a->size != size)
+            diag_add(&s->diags, s->b.loc, DIAG_axis_size, name, a->size, size);
+        return known;
+    }
+    if (kind == AXIS_SMALL && size > MAX_SMALL) {
+        diag_add(&s->diags, s->b.loc, DIAG_small_size, name, MAX_SMALL, size);
+        kind = AXIS_WIDE;
+    }
+    return module_axis(s->b.m, name, kind, size);
+}
 
 static int axis_call(lua_State *L) {
     Script *s = script_of(L);
@@ -17,24 +37,17 @@ static int axis_call(lua_State *L) {
     AxisKind kind = (AxisKind)luaL_checkoption(L, 2, NULL, kinds);
     lua_Number real = luaL_checknumber(L, 3);
     lua_Integer size = (lua_Integer)real;
+    loc_here(L);
     if ((lua_Number)size != real || size < 1 || size > INT32_MAX)
         return luaL_error(L, "axis %s: the size must be a whole number of at least 1, not %f", name, real);
     if (strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_") == 0 ||
-        strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != strlen(name) ||
-        strlen(name) > 24)
+        strspn(name, NAME_LETTERS) != strlen(name) || strlen(name) > 24)
         return luaL_error(L, "axis '%s': a name begins with a letter and has letters, digits and _ only",
                           name);
-    if (kind == AXIS_SMALL && size > MAX_SMALL)
-        return luaL_error(
-            L, "axis %s: small axes have at most %d elements, this one has %d; declare it \"wide\"", name,
-            MAX_SMALL, (int)size);
-    if (known != AXIS_NONE) {
-        const Axis *a = &s->b.m->axes.at[known];
-        if (a->kind != kind || a->size != size)
-            return luaL_error(L, "axis %s was declared before with size %d", name, a->size);
-    } else if (s->b.m->axes.n >= MAX_AXES - 64)
+    if (known == AXIS_NONE && s->b.m->axes.n >= MAX_AXES - 64)
         return luaL_error(L, "more than %d axes", MAX_AXES - 64);
-    GUARD(L, s, known = module_axis(s->b.m, name, kind, (int32_t)size));
+    sandbox_charge(L, s->b.m->axes.n);
+    GUARD(L, s, known = declare_axis(s, name, known, kind, (int32_t)size));
     axis_push(L, known);
     return 1;
 }
@@ -42,10 +55,18 @@ static int axis_call(lua_State *L) {
 // db.normal(std) is a table {normal = std}.
 static int normal_call(lua_State *L) {
     lua_Number std = luaL_checknumber(L, 1);
+    if (!(std >= 0 && std <= 1e6))
+        return luaL_error(L, "normal: the deviation must be from 0 to 1e6, not %f", std);
     lua_newtable(L);
     lua_pushnumber(L, std);
     lua_setfield(L, -2, "normal");
     return 1;
+}
+
+static double finite_check(lua_State *L, double x) {
+    if (!isfinite(x))
+        luaL_error(L, "an initial value must be a finite number, not %f", x);
+    return x;
 }
 
 // Calls the function at `arg` for every index of the type, row-major in file order.
@@ -54,6 +75,7 @@ static const double *init_table(lua_State *L, Script *s, int arg, const Type *t)
     double *table = NULL;
     if (n > 1 << 20)
         luaL_error(L, "an initial value given by a function has at most 2^20 elements");
+    sandbox_charge(L, 4 * n);
     GUARD(L, s, table = arena_alloc(s->arena, (size_t)n * sizeof *table));
     luaL_checkstack(L, MAX_RANK + 2, "init");
     for (int64_t i = 0; i < n; i++) {
@@ -62,8 +84,8 @@ static const double *init_table(lua_State *L, Script *s, int arg, const Type *t)
             lua_pushinteger(L, at[k]);
         lua_call(L, t->rank, 1);
         if (lua_type(L, -1) != LUA_TNUMBER)
-            luaL_error(L, "the initial value's function must return a number");
-        table[i] = lua_tonumber(L, -1);
+            luaL_error(L, "the initial value's function must return a number, not %s", luaL_typename(L, -1));
+        table[i] = finite_check(L, lua_tonumber(L, -1));
         lua_pop(L, 1);
         for (int k = t->rank - 1; k >= 0; k--) {
             if (++at[k] < s->b.m->axes.at[t->axis[k]].size)
@@ -76,7 +98,7 @@ static const double *init_table(lua_State *L, Script *s, int arg, const Type *t)
 
 static Init init_check(lua_State *L, Script *s, int arg, const Type *t) {
     if (lua_type(L, arg) == LUA_TNUMBER)
-        return (Init){.kind = INIT_CONST, .value = lua_tonumber(L, arg)};
+        return (Init){.kind = INIT_CONST, .value = finite_check(L, lua_tonumber(L, arg))};
     if (lua_isfunction(L, arg))
         return (Init){.kind = INIT_TABLE, .table = init_table(L, s, arg, t)};
     if (lua_istable(L, arg) && lua_getfield(L, arg, "normal") == LUA_TNUMBER) {
@@ -88,16 +110,26 @@ static Init init_check(lua_State *L, Script *s, int arg, const Type *t) {
     return (Init){0};
 }
 
+enum { MAX_FULL_NAME = 200 };
+static const int64_t MAX_ELEMENTS = (int64_t)1 << 40;
+
 static Type type_from_table(lua_State *L, int arg) {
     Type t = {.dtype = DT_F32};
     luaL_checktype(L, arg, LUA_TTABLE);
     lua_Integer n = luaL_len(L, arg);
+    int64_t count = 1;
     if (n > MAX_RANK)
         luaL_error(L, "a weight has at most %d axes", MAX_RANK);
     for (lua_Integer i = 1; i <= n; i++) {
         lua_geti(L, arg, i);
-        t.axis[t.rank++] = axis_check(L, lua_gettop(L));
+        if (!axis_is(L, -1))
+            luaL_error(L, "a weight's axes are a list as {d, f}; number %d is %s", (int)i,
+                       luaL_typename(L, -1));
+        t.axis[t.rank] = axis_check(L, lua_gettop(L));
+        count *= script_of(L)->b.m->axes.at[t.axis[t.rank++]].size;
         lua_pop(L, 1);
+        if (count > MAX_ELEMENTS)
+            luaL_error(L, "a weight has more than 2^40 elements");
         for (int k = 0; k + 1 < t.rank; k++)
             if (t.axis[k] == t.axis[t.rank - 1])
                 luaL_error(L, "a weight has the same axis twice");
@@ -105,74 +137,125 @@ static Type type_from_table(lua_State *L, int arg) {
     return t;
 }
 
+// The value of option `key` of the table at `arg`, on top of the stack; false when it is not there.
+static bool option(lua_State *L, int arg, const char *key, int type) {
+    if (lua_getfield(L, arg, key) == LUA_TNIL)
+        return false;
+    if (lua_type(L, -1) != type)
+        luaL_error(L, "weight: option %s is a %s, it must be a %s", key, luaL_typename(L, -1),
+                   lua_typename(L, type));
+    return true;
+}
+
 // The options table of a weight: decay, owner, role.
 static void param_options(lua_State *L, Script *s, int arg, const char *name, Param *p) {
+    static const char *const known[] = {"decay", "owner", "role"};
     const char *role = name;
     p->owner = (int16_t)s->layer;
-    if (lua_istable(L, arg)) {
-        if (lua_getfield(L, arg, "decay") == LUA_TBOOLEAN)
+    if (!lua_isnoneornil(L, arg)) {
+        luaL_checktype(L, arg, LUA_TTABLE);
+        for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
+            const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : luaL_typename(L, -2);
+            bool found = false;
+            for (size_t i = 0; i < COUNT_OF(known); i++)
+                found |= !strcmp(key, known[i]);
+            if (!found)
+                luaL_error(L, "weight: no option %s; there are decay, owner and role", key);
+        }
+        if (option(L, arg, "decay", LUA_TBOOLEAN))
             p->decay = lua_toboolean(L, -1);
-        if (lua_getfield(L, arg, "owner") == LUA_TNUMBER)
-            p->owner = (int16_t)lua_tointeger(L, -1);
-        if (lua_getfield(L, arg, "role") == LUA_TSTRING) { // replaces the first word of the name
+        if (option(L, arg, "owner", LUA_TNUMBER)) {
+            lua_Number owner = lua_tonumber(L, -1);
+            if (!(owner >= -1 && owner < s->options->shape.n_layer))
+                luaL_error(L, "weight: owner %f is not a layer", owner);
+            p->owner = (int16_t)owner;
+        }
+        if (option(L, arg, "role", LUA_TSTRING)) { // replaces the first word of the name
             const char *rest = strchr(name, '.');
             role = lua_pushfstring(L, "%s%s", lua_tostring(L, -1), rest ? rest : "");
+            if (strlen(role) > MAX_FULL_NAME || !*role || strspn(role, NAME_LETTERS ".") != strlen(role))
+                luaL_error(L, "weight '%s': a role has letters, digits, _ and . only", name);
         }
     }
     GUARD(L, s, p->role = p->owner < 0 ? "" : arena_string(s->arena, role));
 }
 
-static bool declared_before(Script *s, int32_t k, const Param *p) {
+static void declared_again(Script *s, int32_t k, const Param *p) {
     Param *old = &s->b.m->params.at[k];
-    char a[128], c[128];
-    if (type_same(&old->file, &p->file))
-        return true;
-    diag_add(&s->diags, s->b.loc, DIAG_param_again, old->name, type_text(s->b.m, &old->file, a),
-             type_text(s->b.m, &p->file, c));
+    char there[128], here[128];
+    if (!type_same(&old->file, &p->file))
+        diag_add(&s->diags, s->b.loc, DIAG_param_again, old->name, type_text(s->b.m, &old->file, there),
+                 s->b.m->files.at[old->loc.file[0]], old->loc.line[0], type_text(s->b.m, &p->file, here));
+}
+
+static bool has_row_axis(Script *s, const char *name, const Param *p) {
+    for (int i = 0; p->trained && i < p->file.rank; i++) {
+        const Axis *a = &s->b.m->axes.at[p->file.axis[i]];
+        if (a->kind == AXIS_ROW) {
+            diag_add(&s->diags, s->b.loc, DIAG_param_row_axis, name, a->name);
+            return true;
+        }
+    }
     return false;
 }
 
-// Name, axes, initial value, options. The number of the parameter, new or known; -1 after a diag.
-int32_t params_declare(lua_State *L, bool trained) {
-    Script *s = script_of(L);
-    const char *name = luaL_checkstring(L, 1);
-    char full[256];
-    loc_here(L);
-    Param p = {.decay = true, .trained = trained, .loc = s->b.loc, .file = type_from_table(L, 2)};
-    if (strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") != strlen(name) ||
-        !*name)
-        luaL_error(L, "weight '%s': a name has letters, digits, _ and . only", name);
-    snprintf(full, sizeof full, s->layer >= 0 ? "layers.%d.%s" : "%.0d%s", s->layer >= 0 ? s->layer : 0,
-             name);
-    for (int i = 0; trained && i < p.file.rank; i++)
-        if (s->b.m->axes.at[p.file.axis[i]].kind == AXIS_ROW) {
-            GUARD(L, s,
-                  diag_add(&s->diags, s->b.loc, DIAG_param_row_axis, full,
-                           s->b.m->axes.at[p.file.axis[i]].name));
-            return -1;
-        }
-    int32_t k = module_param(s->b.m, full);
-    if (k >= 0) {
-        bool same = false;
-        GUARD(L, s, same = declared_before(s, k, &p));
-        return same ? k : -1;
-    }
-    p.init = init_check(L, s, 3, &p.file);
-    param_options(L, s, 4, name, &p);
-    GUARD(L, s, {
-        p.name = arena_string(s->arena, full);
-        p.type = type_make(s->b.m, DT_F32, p.file.rank, p.file.axis);
-        vec_push(s->arena, &s->b.m->params, p);
-    });
+static int32_t add_param(Script *s, const char *name, Param p) {
+    p.name = arena_string(s->arena, name);
+    p.type = type_make(s->b.m, DT_F32, p.file.rank, p.file.axis);
+    vec_push(s->arena, &s->b.m->params, p);
     return (int32_t)s->b.m->params.n - 1;
 }
 
+// Name, axes, initial value, options. The number of the parameter, new or known; -1 after a diag. Known names
+// are looked up in a table of Lua's: module_param would make many weights quadratic.
+static int32_t declare(lua_State *L, bool trained) {
+    Script *s = script_of(L);
+    const char *name = luaL_checkstring(L, 1);
+    char full[MAX_FULL_NAME + 32];
+    int32_t k = -1;
+    lua_settop(L, 4);
+    loc_here(L);
+    Param p = {.decay = true, .trained = trained, .loc = s->b.loc, .file = type_from_table(L, 2)};
+    if (strspn(name, NAME_LETTERS ".") != strlen(name) || !*name || strlen(name) > MAX_FULL_NAME)
+        luaL_error(L, "weight '%s': a name has letters, digits, _ and . only, at most %d", name,
+                   MAX_FULL_NAME);
+    snprintf(full, sizeof full, s->layer >= 0 ? "layers.%d.%s" : "%.0d%s", s->layer >= 0 ? s->layer : 0,
+             name);
+    lua_getfield(L, LUA_REGISTRYINDEX, "depthbench.weights");
+    if (lua_getfield(L, -1, full) == LUA_TNUMBER) {
+        k = (int32_t)lua_tointeger(L, -1);
+        GUARD(L, s, declared_again(s, k, &p));
+        return type_same(&s->b.m->params.at[k].file, &p.file) ? k : -1;
+    }
+    bool row = false;
+    GUARD(L, s, row = has_row_axis(s, full, &p));
+    if (row)
+        return -1;
+    p.init = init_check(L, s, 3, &p.file);
+    param_options(L, s, 4, name, &p);
+    GUARD(L, s, k = add_param(s, full, p));
+    lua_getfield(L, LUA_REGISTRYINDEX, "depthbench.weights");
+    lua_pushinteger(L, k);
+    lua_setfield(L, -2, full);
+    return k;
+}
+
+// Pushes the value of parameter k: one node, however often it is asked for.
 static int param_value(lua_State *L, bool trained) {
     Script *s = script_of(L);
-    int32_t k = params_declare(L, trained);
+    int32_t k = declare(L, trained);
     Ref r = 0;
-    if (k >= 0)
-        GUARD(L, s, r = ir_param(&s->b, k));
+    if (k >= 0) {
+        lua_getfield(L, LUA_REGISTRYINDEX, "depthbench.weights");
+        lua_geti(L, -1, k + 1);
+        r = (Ref)lua_tointeger(L, -1);
+        lua_pop(L, 1);
+        if (!r) {
+            GUARD(L, s, r = ir_node(&s->b, (Node){.op = OP_param, .k = k}, 0, NULL));
+            lua_pushinteger(L, r);
+            lua_seti(L, -2, k + 1);
+        }
+    }
     value_push(L, r);
     return 1;
 }
@@ -331,6 +414,8 @@ void params_register(lua_State *L) {
                                          {"weight", weight_call}, {"fixed", fixed_call},
                                          {"param", param_call},   {NULL, NULL}};
     luaL_setfuncs(L, functions, 0);
+    lua_newtable(L);
+    lua_setfield(L, LUA_REGISTRYINDEX, "depthbench.weights");
     shape_push(L, &script_of(L)->options->shape);
     lua_setfield(L, -2, "shape");
 }

@@ -18,23 +18,33 @@ typedef struct Script {
     Diags diags;
     bool *set_used; // one an entry of options->set
     int32_t layer;  // in a db.layers loop, else -1
-    int64_t instructions;
-    size_t memory, memory_limit;
-    const char *limit; // the limit that was passed, NULL: none
+    lua_State *lua;
+    int64_t instructions, started_ms;
+    size_t memory;
+    const char *limit; // the last limit of memory that was passed, as a message; NULL: none
+    Loc limit_place;
+    bool out_of_memory; // of the machine: a GUARD failed
+    Loc error_place;    // of the Lua error that ended the run
 } Script;
 
 #define VALUE_META "depthbench.value"
 #define AXIS_META  "depthbench.axis"
 
+// sandbox.c
 Script *script_of(lua_State *L);
+void *sandbox_allocate(void *ctx, void *at, size_t old, size_t size); // a lua_Alloc; ctx is the Script
+void sandbox_open(lua_State *L);                  // the libraries, and the limits from now on
+void sandbox_charge(lua_State *L, int64_t steps); // work done outside of Lua; raises an error past a limit
 
 // Runs an IR-building statement; out of memory becomes a Lua error.
 #define GUARD(L, script, ...)                                                                                \
     do {                                                                                                     \
         volatile bool guard_failed = false;                                                                  \
         ARENA_TRY((script)->arena, guard_failed = true, __VA_ARGS__);                                        \
-        if (guard_failed)                                                                                    \
+        if (guard_failed) {                                                                                  \
+            (script)->out_of_memory = true;                                                                  \
             luaL_error(L, "out of memory");                                                                  \
+        }                                                                                                    \
     } while (0)
 
 // value.c
@@ -47,18 +57,20 @@ void axis_push(lua_State *L, AxisId axis);
 int axes_check(lua_State *L, int first, AxisId *out); // all arguments from `first` on; their number
 void value_register(lua_State *L);
 
-// loc.c: where the running C function was called from, into s->b.loc; file numbers of the module
-void loc_here(lua_State *L);
-void loc_messages(Script *s);                            // diags as lines of text
-void loc_message(Script *s, const char *place_and_text); // a Lua error, "FILE:LINE: text"
+// state.c: the __index of tables of functions; upvalue 1 says whose ("depthbench", "a value")
+int unknown_function(lua_State *L);
+
+// loc.c
+Loc loc_frame(lua_State *L, int level);                 // the two innermost places of Lua code
+void loc_here(lua_State *L);                            // where the running C function was called, into s->b
+void loc_messages(Script *s);                           // diags as lines of text
+void loc_message(Script *s, Loc loc, const char *text); // a Lua error; a place in the text wins over loc
 
 // build.c, params.c, layers.c: functions of the table `db` on top of the stack; methods of values
 void build_register(lua_State *L);
 void build_methods(lua_State *L);
 void params_register(lua_State *L);
 void layers_register(lua_State *L);
-int32_t params_declare(lua_State *L,
-                       bool trained); // db.weight, db.fixed: arguments name, axes, init, options
-Status params_unused(Script *s);      // --set keys that no db.param asked for
+Status params_unused(Script *s); // --set keys that no db.param asked for
 
 #endif

@@ -1,85 +1,43 @@
-// One run of a script: the sandbox, its limits, require, and the only lua_pcall of the program.
-//
-// Scripts get base, string, table and math without what reads files, runs code from text, catches errors (a
-// caught limit would be no limit), draws random numbers, or may run long inside C (pattern matching). Limits:
-// instructions, memory, nodes. Invariant: after a limit was passed every further instruction raises its error
-// again.
+// One run of a script: loading, require, tracing the model function, and the only lua_pcall of the program.
 #include "frontend/lua/script.h"
-#include <lualib.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { HOOK_STEP = 10000, MAX_INSTRUCTIONS = 200000000, MEMORY_LIMIT = 256 << 20 };
+typedef struct Reader {
+    FILE *file;
+    char part[4096];
+} Reader;
 
-Script *script_of(lua_State *L) {
-    return *(Script **)lua_getextraspace(L);
+static const char *read_part(lua_State *L, void *ctx, size_t *bytes) {
+    (void)L;
+    Reader *r = ctx;
+    *bytes = fread(r->part, 1, sizeof r->part, r->file);
+    return *bytes ? r->part : NULL;
 }
 
-static void *allocate(void *ctx, void *at, size_t old, size_t size) {
-    Script *s = ctx;
-    if (!at)
-        old = 0;
-    if (!size) {
-        s->memory -= old;
-        mem_free(at);
-        return NULL;
-    }
-    if (size > old && s->memory + (size - old) > s->memory_limit) {
-        s->limit = "memory";
-        return NULL;
-    }
-    void *p = mem_realloc(at, size);
-    if (p)
-        s->memory = s->memory - old + size;
-    return p;
-}
-
-static void count_hook(lua_State *L, lua_Debug *frame) {
-    (void)frame;
-    Script *s = script_of(L);
-    s->instructions += HOOK_STEP;
-    if (s->instructions > MAX_INSTRUCTIONS) {
-        s->limit = "time";
-        luaL_error(L, "the script runs too long (more than %d million instructions)",
-                   MAX_INSTRUCTIONS / 1000000);
-    }
-}
-
-static void remove_fields(lua_State *L, const char *table, const char *const *names) {
-    if (table)
-        lua_getglobal(L, table);
-    else
-        lua_pushglobaltable(L);
-    for (; *names; names++) {
-        lua_pushnil(L);
-        lua_setfield(L, -2, *names);
-    }
-    lua_pop(L, 1);
-}
-
-static void open_sandbox(lua_State *L) {
-    static const char *const base[] = {"load",           "loadfile", "dofile", "loadstring",
-                                       "collectgarbage", "pcall",    "xpcall", "print",
-                                       "rawset",         "warn",     NULL};
-    static const char *const string[] = {"find", "match", "gmatch", "gsub", "dump", NULL};
-    static const char *const math[] = {"random", "randomseed", NULL};
-    luaL_requiref(L, LUA_GNAME, luaopen_base, 1);
-    luaL_requiref(L, LUA_STRLIBNAME, luaopen_string, 1);
-    luaL_requiref(L, LUA_TABLIBNAME, luaopen_table, 1);
-    luaL_requiref(L, LUA_MATHLIBNAME, luaopen_math, 1);
-    lua_settop(L, 0);
-    remove_fields(L, NULL, base);
-    remove_fields(L, LUA_STRLIBNAME, string);
-    remove_fields(L, LUA_MATHLIBNAME, math);
-}
-
-// Loads a file as a chunk named by its path; pushes it, or raises the error.
+// Loads a file as a chunk named by its number; pushes it, or raises the error.
 static void load_file(lua_State *L, const char *path) {
     Script *s = script_of(L);
-    if (luaL_loadfilex(L, path, "t") != LUA_OK) // text only: bytecode is not checked by Lua
+    char name[16];
+    if (s->b.m->files.n >= UINT8_MAX)
+        luaL_error(L, "require: more than %d files", UINT8_MAX - 1);
+    GUARD(L, s, {
+        vec_push(s->arena, &s->b.m->files, arena_string(s->arena, path));
+        vec_push(s->arena, &s->result->files, arena_string(s->arena, path));
+    });
+    snprintf(name, sizeof name, "=%u", s->b.m->files.n - 1);
+    Reader r = {.file = fopen(path, "rb")};
+    if (!r.file)
+        luaL_error(L, "%s: %s", path, strerror(errno));
+    int code = lua_load(L, read_part, &r, name, "t"); // text only: bytecode is not checked by Lua
+    bool bad = ferror(r.file);
+    fclose(r.file);
+    if (code != LUA_OK)
         lua_error(L);
-    GUARD(L, s, vec_push(s->arena, &s->result->files, arena_string(s->arena, path)));
+    if (bad)
+        luaL_error(L, "%s: cannot be read", path);
 }
 
 // require "a.b": a/b.lua beside the script, then in the models' folder; nothing else.
@@ -120,16 +78,16 @@ static int require_call(lua_State *L) {
     return luaL_error(L, "module '%s' is neither beside the script nor among the shipped models", name);
 }
 
-static int unknown_function(lua_State *L) {
+int unknown_function(lua_State *L) {
     const char *known[512];
     int n = 0;
-    const char *key = luaL_checkstring(L, 2);
+    const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : luaL_typename(L, 2);
     for (lua_pushnil(L); lua_next(L, 1) && n < 512; lua_pop(L, 1))
         if (lua_type(L, -2) == LUA_TSTRING)
             known[n++] = lua_tostring(L, -2);
     const char *near = nearest_word(key, known, n);
-    return luaL_error(L, "depthbench has no %s%s%s%s", key, near ? "; did you mean " : "", near ? near : "",
-                      near ? "?" : "");
+    return luaL_error(L, "%s has no %s%s%s%s", lua_tostring(L, lua_upvalueindex(1)), key,
+                      near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 static void open_depthbench(lua_State *L) {
@@ -141,7 +99,8 @@ static void open_depthbench(lua_State *L) {
     params_register(L);
     layers_register(L);
     lua_newtable(L);
-    lua_pushcfunction(L, unknown_function);
+    lua_pushstring(L, "depthbench");
+    lua_pushcclosure(L, unknown_function, 1);
     lua_setfield(L, -2, "__index");
     lua_setmetatable(L, -2);
     lua_getfield(L, LUA_REGISTRYINDEX, "depthbench.modules");
@@ -160,19 +119,47 @@ static void declare_rows(lua_State *L, Script *s) {
     });
 }
 
+// Errors about the model function as a whole stand at the line where it begins.
+static void model_error(lua_State *L, const char *text) {
+    Script *s = script_of(L);
+    lua_Debug info;
+    lua_getfield(L, LUA_REGISTRYINDEX, "depthbench.model");
+    lua_getinfo(L, ">S", &info);
+    s->error_place = (Loc){.file = {(uint8_t)atoi(info.source + 1)},
+                           .line = {(uint16_t)MIN_OF(MAX_OF(info.linedefined, 1), UINT16_MAX)}};
+    lua_pushstring(L, text);
+    lua_error(L);
+}
+
+static void check_loss(lua_State *L) {
+    Script *s = script_of(L);
+    char text[256], type[128];
+    if (!value_is(L, -1))
+        model_error(L, "the model function must return the loss");
+    Ref loss = value_check(L, -1);
+    if (!loss)
+        return;
+    const Type *t = &node_at(s->b.f, loss)->type;
+    if (t->rank || t->dtype != DT_F32) {
+        snprintf(text, sizeof text, "the loss must be a single number, f32[]; this one is %s",
+                 type_text(s->b.m, t, type));
+        model_error(L, text);
+    }
+    GUARD(L, s, vec_push(s->arena, &s->b.f->outputs, ((NamedRef){"loss", loss})));
+}
+
 // The whole run, protected: the script, then its model function on ids and targets.
 static int run(lua_State *L) {
     Script *s = script_of(L);
     Ref ids = 0, targets = 0;
-    open_sandbox(L);
+    sandbox_open(L);
     open_depthbench(L);
     declare_rows(L, s);
-    lua_sethook(L, count_hook, LUA_MASKCOUNT, HOOK_STEP);
     load_file(L, s->options->path);
     lua_call(L, 0, 0);
     if (lua_getfield(L, LUA_REGISTRYINDEX, "depthbench.model") != LUA_TFUNCTION)
-        luaL_error(L, "%s:1: the script defines no model: return db.model(function(ids, targets) ... end)",
-                   s->options->path);
+        return luaL_error(
+            L, "1:1: the script defines no model: return db.model(function(ids, targets) ... end)");
     GUARD(L, s, {
         AxisId rows[] = {module_find_axis(s->b.m, "b"), module_find_axis(s->b.m, "s")};
         Type t = type_make(s->b.m, DT_I32, 2, rows);
@@ -182,15 +169,16 @@ static int run(lua_State *L) {
     value_push(L, ids);
     value_push(L, targets);
     lua_call(L, 2, 1);
-    if (!value_is(L, -1))
-        luaL_error(L, "%s:1: the model function must return the loss", s->options->path);
-    Ref loss = value_check(L, -1);
-    if (loss && node_at(s->b.f, loss)->type.rank)
-        luaL_error(L, "%s:1: the loss must be a single number, it is %s", s->options->path,
-                   luaL_tolstring(L, -1, NULL));
-    if (loss)
-        GUARD(L, s, vec_push(s->arena, &s->b.f->outputs, ((NamedRef){"loss", loss})));
+    check_loss(L);
     return 0;
+}
+
+// The message handler: keeps the place of an error while its frames stand.
+static int keep_place(lua_State *L) {
+    Script *s = script_of(L);
+    if (!s->error_place.line[0])
+        s->error_place = loc_frame(L, 1);
+    return 1;
 }
 
 static const char *model_name(Arena *a, const char *path) {
@@ -206,42 +194,49 @@ static const char *model_name(Arena *a, const char *path) {
 }
 
 static Status trace(Script *s, lua_State *L) {
+    lua_pushcfunction(L, keep_place);
     lua_pushcfunction(L, run);
-    int code = lua_pcall(L, 0, 0, 0);
+    int code = lua_pcall(L, 0, 0, 1);
     loc_messages(s);
-    if (code == LUA_ERRMEM && !s->limit)
+    if (s->out_of_memory || (code == LUA_ERRMEM && !s->limit))
         return status_make(EXIT_WORK, "out of memory while running %s", s->options->path);
     if (code == LUA_ERRMEM)
-        loc_message(s, "the script needs more than 256 MB of memory");
+        loc_message(s, s->limit_place, s->limit);
     else if (code != LUA_OK)
-        loc_message(s, lua_tostring(L, -1) ? lua_tostring(L, -1) : "an error that is not a text");
+        loc_message(s, s->error_place,
+                    lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "an error that is not a text");
     if (code != LUA_OK || s->diags.list.n)
         return status_make(EXIT_REQUEST, "%s has errors", s->options->path);
     return params_unused(s);
 }
 
-static Status lua_model_in_arena(Script *s) {
+static Status run_state(Script *s) {
+    Status status;
     s->b.m = module_new(s->arena, model_name(s->arena, s->options->path));
     s->b.m->n_layer = s->options->shape.n_layer;
     s->b.f = module_func(s->b.m, "loss");
     s->set_used = arena_alloc(s->arena, (size_t)s->options->n_set + 1);
-    lua_State *L = lua_newstate(allocate, s);
+    s->result->module = s->b.m;
+    lua_State *L = lua_newstate(sandbox_allocate, s);
     if (!L)
         return status_memory("the Lua state", 0);
     *(Script **)lua_getextraspace(L) = s;
-    Status status;
+    s->lua = L;
     ARENA_CATCH(s->arena, status = trace(s, L),
                 status = status_make(EXIT_WORK, "out of memory in %s", s->options->path));
+    s->lua = NULL;
     lua_close(L);
-    s->result->module = s->b.m;
     return status;
 }
 
 Status lua_model(Arena *arena, const LuaOptions *options, LuaResult *out) {
-    Script s = {.arena = arena, .options = options, .result = out, .layer = -1, .memory_limit = MEMORY_LIMIT};
+    Script s = {.arena = arena, .options = options, .result = out, .layer = -1};
+    Status status;
     *out = (LuaResult){.messages = {.arena = arena}};
     s.diags.arena = arena;
     s.b.diags = &s.diags;
     s.b.layer = -1;
-    return lua_model_in_arena(&s);
+    ARENA_CATCH(arena, status = run_state(&s),
+                status = status_make(EXIT_WORK, "out of memory in %s", options->path));
+    return status;
 }

@@ -2,12 +2,8 @@
 #include "frontend/lua/script.h"
 #include <string.h>
 
-enum { MAX_NODES = 2000000 };
-
 void value_push(lua_State *L, Ref ref) {
-    Script *s = script_of(L);
-    if (s->b.f && s->b.f->nodes.n > MAX_NODES)
-        luaL_error(L, "the model has more than %d nodes", MAX_NODES);
+    sandbox_charge(L, 16);
     Ref *at = lua_newuserdatauv(L, sizeof *at, 0);
     *at = ref;
     luaL_setmetatable(L, VALUE_META);
@@ -110,6 +106,11 @@ static int axis_equal(lua_State *L) {
     return 1;
 }
 
+static int compare_call(lua_State *L) {
+    return luaL_error(
+        L, "values are compared by db.lt(a, b) and db.eq(a, b), which give 1 or 0 for each element");
+}
+
 static void set_function(lua_State *L, const char *name, lua_CFunction f) {
     lua_pushcfunction(L, f);
     lua_setfield(L, -2, name);
@@ -125,8 +126,15 @@ void value_register(lua_State *L) {
         lua_setfield(L, -2, operators[i][0]);
     }
     set_function(L, "__tostring", value_tostring);
+    set_function(L, "__lt", compare_call);
+    set_function(L, "__le", compare_call);
     lua_newtable(L);
     build_methods(L);
+    lua_newtable(L);
+    lua_pushstring(L, "a value");
+    lua_pushcclosure(L, unknown_function, 1);
+    lua_setfield(L, -2, "__index");
+    lua_setmetatable(L, -2);
     lua_setfield(L, -2, "__index");
     lua_pushstring(L, "value");
     lua_setfield(L, -2, "__metatable"); // scripts cannot change it

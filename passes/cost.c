@@ -2,13 +2,13 @@
 // not at all.
 #include "passes/passes.h"
 
-static double row_bytes(const Module *m, const Type *t) {
+static double row_bytes(const Module *m, const Func *k, const Type *t) {
     AxisId rows[MAX_RANK];
     int n = type_rows(m, t, rows);
     double bytes = (double)dtype_bytes((Dtype)t->dtype);
     for (int i = n; i < t->rank; i++)
         bytes *= m->axes.at[t->axis[i]].size;
-    return n ? bytes : 0;
+    return n && n == k->n_row_axes ? bytes : 0;
 }
 
 KernelCost cost_kernel(const Module *m, const Func *k) {
@@ -23,7 +23,7 @@ KernelCost cost_kernel(const Module *m, const Func *k) {
             elems *= m->axes.at[t->axis[i]].size;
         c.flops += elems * (double)op_info[n->op].flops;
         if (n->op == OP_input)
-            c.read_bytes += row_bytes(m, &n->type);
+            c.read_bytes += row_bytes(m, k, &n->type);
         for (int i = 0; i < n->n_in; i++) {
             Ref x = node_in(k, r, i);
             const Node *p = node_at(k, x);
@@ -33,6 +33,6 @@ KernelCost cost_kernel(const Module *m, const Func *k) {
         c.phases = MAX_OF(c.phases, phase[r] + 1);
     }
     for (uint32_t i = 0; i < k->outputs.n; i++)
-        c.write_bytes += row_bytes(m, &node_at(k, k->outputs.at[i].ref)->type);
+        c.write_bytes += row_bytes(m, k, &node_at(k, k->outputs.at[i].ref)->type);
     return c;
 }

@@ -3,8 +3,11 @@
 // Groups are met from the last stage to the first, so when a group is met, everybody who reads its values has
 // decided. For each operand from another group the cheaper road is taken, in bytes a row:
 //   read:    the operand's bytes, plus its write if nobody else needs it in memory
-//   rebuild: the sum of the same over the operands of its op, 0 for what the group reads or holds anyway
-// never through anchors, column sums and reductions over wide axes, whose results are small and stored. Work
+//   rebuild: the sum of the same over the operands of its op, 0 for what the group reads or holds anyway, a
+//   share for
+//            what several operands would be rebuilt from
+// never through anchors, column sums and reductions over wide axes, whose results are small and stored, nor
+// out of nodes of a second group: values would be rebuilt from ever older ones, and no two layers alike. Work
 // that is rebuilt costs a little too, so that a value is not rebuilt out of ever older ones. All facts are
 // local: layers with equal surroundings decide equally and share kernels. Values that nobody reads any more
 // are not computed.
@@ -17,12 +20,14 @@ static const double BYTES_A_FLOP = 0.2; // both targets: about ten times as many
 typedef struct Sink {
     Fusion *s;
     Group *g;
-    int32_t index;   // of g
-    uint32_t stamp;  // of the trial in work
-    int32_t *holds;  // by node: index+1 of the last group that computes, rebuilds or reads it
-    uint32_t *tried; // by node: stamp of the trial in which it was counted
-    bool *needed;    // read by an anchor, a view or as an output: stored in any case
-    uint32_t *users; // groups other than its own that use a value and have not rebuilt it
+    int32_t index;      // of g
+    uint32_t stamp;     // of the trial in work
+    int32_t *holds;     // by node: index+1 of the last group that computes, rebuilds or reads it
+    uint32_t *tried;    // by node: stamp of the trial in which it was counted
+    bool *needed;       // read by an anchor, a view or as an output: stored in any case
+    int32_t home;       // group of the value that may be rebuilt
+    int32_t *shared_in; // by node: index+1 of the last group of which some operand has it as its own operand
+    uint32_t *shares;   // and of how many operands
 } Sink;
 
 static double flops_cost(const Sink *k, Ref r) {
@@ -38,12 +43,12 @@ static bool may_rebuild(const Sink *k, Ref r) {
     const Fusion *s = k->s;
     if (s->role[r] != ROLE_ROW || s->column[r] || s->reduces[r])
         return false;
-    return fusion_same_rows(s, k->g, r) || node_at(s->f, r)->type.rank == 0;
+    return node_at(s->f, r)->type.rank == 0 || (s->group[r] == k->home && fusion_same_rows(s, k->g, r));
 }
 
 static double read_cost(const Sink *k, Ref r) {
     double bytes = fusion_row_bytes(k->s, r);
-    bool stored = k->s->role[r] != ROLE_ROW || k->needed[r] || k->s->stored[r] || k->users[r] > 1;
+    bool stored = k->s->role[r] != ROLE_ROW || k->needed[r] || k->s->stored[r];
     return stored ? bytes : 2 * bytes;
 }
 
@@ -54,6 +59,8 @@ static double cone_cost(Sink *k, Ref r, double limit, int depth) {
     if (role == ROLE_LEAF || role == ROLE_STATIC || k->holds[r] == k->index + 1 || k->tried[r] == k->stamp)
         return 0;
     double read = read_cost(k, r);
+    if (depth == 1 && k->shared_in[r] == k->index + 1)
+        read /= k->shares[r];
     if (!may_rebuild(k, r) || depth > MAX_DEPTH) {
         k->tried[r] = k->stamp;
         return read;
@@ -86,8 +93,6 @@ static void provide(Sink *k, Ref r, int depth) {
         for (int i = 0; i < node_at(s->f, r)->n_in; i++)
             provide(k, node_in(s->f, r, i), depth + 1);
         vec_push(s->m->arena, &k->g->clones, r);
-        if (k->users[r])
-            k->users[r]--;
         return;
     }
     k->holds[r] = k->index + 1;
@@ -98,6 +103,18 @@ static void provide(Sink *k, Ref r, int depth) {
 static int by_number(const void *a, const void *b) {
     Ref x = *(const Ref *)a, y = *(const Ref *)b;
     return x < y ? -1 : x > y;
+}
+
+static void count_shares(Sink *k, Ref x) {
+    const Fusion *s = k->s;
+    k->home = s->group[x];
+    if (s->role[x] != ROLE_ROW || !may_rebuild(k, x))
+        return;
+    for (int i = 0; i < node_at(s->f, x)->n_in; i++) {
+        Ref y = node_in(s->f, x, i);
+        k->shares[y] = k->shared_in[y] == k->index + 1 ? k->shares[y] + 1 : 1;
+        k->shared_in[y] = k->index + 1;
+    }
 }
 
 // What must be read in any case first, then what may be rebuilt, older values first: what is decided is free
@@ -113,10 +130,15 @@ static void provide_operands(Sink *k, const bool *live) {
         }
     if (operands.n)
         qsort(operands.at, operands.n, sizeof *operands.at, by_number);
+    for (uint32_t i = 0; i < operands.n; i++)
+        if (!i || operands.at[i] != operands.at[i - 1])
+            count_shares(k, operands.at[i]);
     for (int rebuild = 0; rebuild < 2; rebuild++)
-        for (uint32_t i = 0; i < operands.n; i++)
+        for (uint32_t i = 0; i < operands.n; i++) {
+            k->home = s->group[operands.at[i]];
             if (may_rebuild(k, operands.at[i]) == (rebuild == 1))
                 provide(k, operands.at[i], 0);
+        }
 }
 
 static void meet_group(Sink *k) {
@@ -144,19 +166,13 @@ static void meet_group(Sink *k) {
     provide_operands(k, live);
 }
 
-static void find_users(Sink *k) {
+static void find_needed(Sink *k) {
     const Fusion *s = k->s;
     const Func *f = s->f;
-    int32_t *last = arena_alloc(s->m->arena, f->nodes.n * sizeof *last);
     for (Ref r = 1; r < f->nodes.n; r++)
         for (int i = 0; i < node_at(f, r)->n_in; i++) {
             Ref x = node_in(f, r, i);
-            if (s->role[r] != ROLE_ROW)
-                k->needed[x] |= s->role[r] != ROLE_STATIC;
-            else if (s->group[r] != s->group[x] && last[x] != s->group[r] + 1) {
-                k->users[x]++;
-                last[x] = s->group[r] + 1;
-            }
+            k->needed[x] |= s->role[r] != ROLE_ROW && s->role[r] != ROLE_STATIC;
         }
     for (uint32_t i = 0; i < f->outputs.n; i++)
         k->needed[f->outputs.at[i].ref] = true;
@@ -169,11 +185,12 @@ void fusion_sink(Fusion *s) {
               .holds = arena_alloc(a, n * sizeof *k.holds),
               .tried = arena_alloc(a, n * sizeof *k.tried),
               .needed = arena_alloc(a, n),
-              .users = arena_alloc(a, n * sizeof *k.users)};
+              .shared_in = arena_alloc(a, n * sizeof *k.shared_in),
+              .shares = arena_alloc(a, n * sizeof *k.shares)};
     uint32_t stages = 0;
     for (uint32_t i = 0; i < s->groups.n; i++)
         stages = MAX_OF(stages, s->groups.at[i].stage + 1);
-    find_users(&k);
+    find_needed(&k);
     // groups by stage, last first
     uint32_t *first = arena_alloc(a, (stages + 1) * sizeof *first),
              *order = arena_alloc(a, (s->groups.n + 1) * sizeof *order);

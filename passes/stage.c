@@ -115,6 +115,90 @@ static void find_stages(Fusion *s) {
     }
 }
 
+// ---- A column sum that nobody waits for goes where its largest operand is read anyway
+
+typedef struct Users { // of each node, in order: list[first[r] .. first[r+1])
+    uint32_t *first;
+    Ref *list;
+} Users;
+
+static Users find_users(const Fusion *s) {
+    const Func *f = s->f;
+    uint32_t n = f->nodes.n;
+    Users u = {arena_alloc(s->m->arena, (n + 2) * sizeof *u.first),
+               arena_alloc(s->m->arena, (f->ins.n + 1) * sizeof *u.list)};
+    for (Ref r = 1; r < n; r++)
+        for (int i = 0; i < node_at(f, r)->n_in; i++)
+            u.first[node_in(f, r, i) + 2]++;
+    for (uint32_t r = 2; r < n + 2; r++)
+        u.first[r] += u.first[r - 1];
+    for (Ref r = 1; r < n; r++)
+        for (int i = 0; i < node_at(f, r)->n_in; i++)
+            u.list[u.first[node_in(f, r, i) + 1]++] = r;
+    return u;
+}
+
+static uint32_t n_users(const Users *u, Ref r) {
+    return u->first[r + 1] - u->first[r];
+}
+
+// Nodes that only the column sum c needs, c first; at most `max`.
+static int own_cone(const Fusion *s, const Users *u, Ref c, Ref *out, int max) {
+    int n = 0;
+    out[n++] = c;
+    for (int at = 0; at < n; at++)
+        for (int i = 0; i < node_at(s->f, out[at])->n_in; i++) {
+            Ref x = node_in(s->f, out[at], i);
+            if (n < max && s->role[x] == ROLE_ROW && n_users(u, x) == 1 && !s->reduces[x] && !s->column[x] &&
+                same_rows(s, x, c))
+                out[n++] = x;
+        }
+    return n;
+}
+
+// The stage, later than that of c, at which somebody with the same rows reads w; 0: nobody, or somebody
+// already does at c's.
+static uint32_t later_reader(const Fusion *s, const Users *u, Ref w, Ref c, const Ref *cone, int n_cone) {
+    uint32_t best = 0;
+    for (uint32_t i = u->first[w]; i < u->first[w + 1]; i++) {
+        Ref r = u->list[i];
+        bool own = false;
+        for (int k = 0; k < n_cone; k++)
+            own |= cone[k] == r;
+        if (own || s->role[r] != ROLE_ROW || !same_rows(s, r, c))
+            continue;
+        if (s->stage[r] == s->stage[c])
+            return 0;
+        if (s->stage[r] > s->stage[c] && (!best || s->stage[r] < best))
+            best = s->stage[r];
+    }
+    return best;
+}
+
+static void settle_columns(Fusion *s) {
+    enum { MAX_CONE = 16 };
+    Users u = find_users(s);
+    for (Ref c = 1; c < s->f->nodes.n; c++) {
+        Ref cone[MAX_CONE], largest = 0;
+        if (!s->column[c] || n_users(&u, c))
+            continue;
+        int n = own_cone(s, &u, c, cone, MAX_CONE);
+        for (int k = 0; k < n; k++)
+            for (int i = 0; i < node_at(s->f, cone[k])->n_in; i++) {
+                Ref x = node_in(s->f, cone[k], i);
+                bool inside_cone = false;
+                for (int j = 0; j < n; j++)
+                    inside_cone |= cone[j] == x;
+                if (!inside_cone && s->role[x] != ROLE_LEAF && s->stage[x] < s->stage[c] &&
+                    (!largest || fusion_row_bytes(s, x) > fusion_row_bytes(s, largest)))
+                    largest = x;
+            }
+        uint32_t to = largest ? later_reader(s, &u, largest, c, cone, n) : 0;
+        for (int k = 0; to && k < n; k++)
+            s->stage[cone[k]] = to;
+    }
+}
+
 static Ref find(Ref *parent, Ref r) {
     while (parent[r] != r)
         r = parent[r] = parent[parent[r]];
@@ -160,6 +244,8 @@ void fusion_stage(Fusion *s) {
     Ref *parent = arena_alloc(a, n * sizeof *parent);
     find_roles(s);
     find_stages(s);
+    if (s->o->fuse)
+        settle_columns(s);
     find_groups(s, parent);
     for (Ref r = 1; r < n; r++) {
         s->group[r] = -1;

@@ -97,6 +97,8 @@ void test_env(TestEnv *e, Arena *arena, const Module *m, const Func *f, int32_t 
         for (int64_t k = 0; k < count; k++) {
             double u = test_uniform(seed + 77 + i, (uint64_t)k);
             at[k] = n->type.dtype == DT_I32 ? floor((u + 1) / 2 * vocab) : (float)u;
+            if (!strncmp(n->name, "exp_avg_sq", 10) || n->type.rank == 0)
+                at[k] = fabs(at[k]); // second moments, rates, bias corrections
             if (!strcmp(n->name, "inv_tokens"))
                 at[k] = 1.0 / 16;
         }

@@ -22,15 +22,19 @@ static void on_signal(int number) {
 }
 
 // The first signal lets the step end and a checkpoint be written; a second one ends the process as if
-// unhandled.
-static void catch_signals(struct sigaction old[2], bool on) {
-    static const int numbers[] = {SIGINT, SIGTERM};
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-    sigemptyset(&action.sa_mask);
+// unhandled. A write beyond a file size limit becomes an error of that write.
+enum { N_SIGNALS = 3 };
+static void catch_signals(struct sigaction old[N_SIGNALS], bool on) {
+    static const int numbers[N_SIGNALS] = {SIGINT, SIGTERM, SIGXFSZ};
     if (on)
         caught = 0;
-    for (size_t i = 0; i < COUNT_OF(numbers); i++)
+    for (int i = 0; i < N_SIGNALS; i++) {
+        bool ignored = numbers[i] == SIGXFSZ;
+        struct sigaction action = {.sa_flags = ignored ? 0 : (int)SA_RESETHAND};
+        action.sa_handler = ignored ? SIG_IGN : on_signal;
+        sigemptyset(&action.sa_mask);
         sigaction(numbers[i], on ? &action : &old[i], on ? &old[i] : NULL);
+    }
 }
 
 static double now_ms(void) {
@@ -336,7 +340,7 @@ Status train_run(const TrainOptions *o, TrainResult *result) {
     if (!l.inputs)
         return status_memory("a batch", (size_t)(2 * batch_ids) * sizeof *l.inputs);
     l.targets = l.inputs + batch_ids;
-    struct sigaction old[2];
+    struct sigaction old[N_SIGNALS];
     catch_signals(old, true);
     Status s = loop(&l, result);
     catch_signals(old, false);

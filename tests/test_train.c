@@ -6,6 +6,7 @@
 #include "tests/toy_model.h"
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -344,6 +345,39 @@ static void test_checkpoint_faults(void **state) {
     toy_stop(&t);
 }
 
+// A full disk, by way of a limit on file sizes: code 1, the older checkpoint stays, the partial one goes.
+static void test_full_disk(void **state) {
+    (void)state;
+    Toy t;
+    TrainResult r;
+    char folder[FILE_PATH];
+    Progress found, p = {.step = 1, .seed = 9};
+    struct rlimit old, small;
+    toy_start(&t, 1);
+    need(checkpoint_save(OUT "/cl", t.exec, &t.plan, &p, 1, 0, folder));
+    need(run_once(OUT "/full", RUN_NEW, 4, 2, 0, &r));
+    getrlimit(RLIMIT_FSIZE, &old);
+    small = old;
+    small.rlim_cur = 400;
+    void (*was)(int) = signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    p.step = 2;
+    Status s = checkpoint_save(OUT "/cl", t.exec, &t.plan, &p, 1, 0, folder);
+    signal(SIGXFSZ, was);
+    Status train = run_once(OUT "/full", RUN_RESUME, 4, 3, 0, &r);
+    setrlimit(RLIMIT_FSIZE, &old);
+    assert_int_equal(s.code, EXIT_WORK);
+    assert_non_null(strstr(s.text, "File too large"));
+    need(checkpoint_find(OUT "/cl", (Notes){0}, folder, &found));
+    assert_int_equal(found.step, 1);
+    assert_false(file_exists(OUT "/cl/step-2"));
+    assert_int_equal(train.code, EXIT_WORK);
+    assert_non_null(strstr(train.text, "cannot write it: File too large"));
+    need(run_once(OUT "/full", RUN_RESUME, 4, 0, 0, &r));
+    same_runs(OUT "/whole", OUT "/full");
+    toy_stop(&t);
+}
+
 static void test_differences(void **state) {
     (void)state;
     Toy t;
@@ -458,8 +492,8 @@ int main(void) {
         cmocka_unit_test(test_micro_batches),     cmocka_unit_test(test_overfit),
         cmocka_unit_test(test_not_finite),        cmocka_unit_test(test_validation),
         cmocka_unit_test(test_checkpoint_choice), cmocka_unit_test(test_checkpoint_faults),
-        cmocka_unit_test(test_differences),       cmocka_unit_test(test_run_folders),
-        cmocka_unit_test(test_event_files),
+        cmocka_unit_test(test_full_disk),         cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_run_folders),       cmocka_unit_test(test_event_files),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

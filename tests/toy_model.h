@@ -196,6 +196,7 @@ static void toy_plan(Arena *arena, int64_t batch, Plan *p) {
                 .seq = TOY_SEQ,
                 .decay_elems = PLAN_ROW,
                 .trained_elems = PLAN_ROW};
+    vec_push(arena, &p->scalars, 0.0f);
     int32_t params = toy_buffer(p, "params", ARENA_PARAMS, DT_F32, 2 * PLAN_ROW);
     int32_t grads = toy_buffer(p, "grads", ARENA_GRADS, DT_F32, PLAN_ROW);
     int32_t m = toy_buffer(p, "exp_avg", ARENA_EXP_AVG, DT_F32, PLAN_ROW);

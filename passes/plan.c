@@ -446,9 +446,9 @@ static Status plan_program_add(Planner *p, const Func *f) {
     pins_decide(p);
     for (Ref r = 1; r < n; r++) {
         TRY(emit_node(p, r));
-        for (uint32_t i = 0; i < f->outputs.n; i++) { // results of r are ready together
+        for (uint32_t i = 0; i < f->outputs.n; i++) { // results of one node are ready together
             Ref out = f->outputs.at[i].ref;
-            if (out == r || (out > r && node_at(f, out)->op == OP_out && out - (Ref)node_at(f, out)->k == r))
+            if (r == (node_at(f, out)->op == OP_out ? out - (Ref)node_at(f, out)->k : out))
                 emit_output(p, i);
         }
     }

@@ -1,0 +1,38 @@
+// Random programs: the whole pipeline, fused and unfused, against the evaluator on the graph before fusion.
+// DEPTHBENCH_SEEDS=FIRST,COUNT runs others.
+#include "tests/plan_check.h"
+#include "tests/random_program.h"
+
+static void run_seed(uint64_t seed, bool fuse, Dtype compute) {
+    Kept kept = {.pass = "simplify2"};
+    Module *m = random_module(&arena, seed, 4 + (int)(seed % 28));
+    PassOptions o = model_options(&kept, compute);
+    Plan *plan;
+    o.fuse = fuse;
+    o.limits.head_chunk_bytes = 4 * 11 * (int64_t)(1 + seed % 7);
+    ir_verify(m, "random");
+    Status s = pipeline_run(m, &o, &plan);
+    assert_int_equal(s.code, 0);
+    bool half = compute == DT_BF16;
+    check_run(m, plan, "micro", half ? module_find_func(m, "micro") : kept.micro, half ? 0.2 : 1e-4);
+    check_run(m, plan, "eval", half ? module_find_func(m, "eval") : kept.eval, half ? 0.02 : 1e-5);
+}
+
+static void test_random(void **state) {
+    unsigned long first = 1, count = 40;
+    const char *text = getenv("DEPTHBENCH_SEEDS");
+    if (text)
+        assert_int_equal(sscanf(text, "%lu,%lu", &first, &count), 2);
+    for (unsigned long seed = first; seed < first + count; seed++)
+        for (int mode = 0; mode < 3; mode++) {
+            print_message("seed %lu %s\n", seed, mode == 0 ? "fused" : mode == 1 ? "unfused" : "bf16");
+            run_seed(seed, mode != 1, mode == 2 ? DT_BF16 : DT_F32);
+            teardown(state);
+            setup(state);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_random, setup, teardown)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -155,6 +155,7 @@ static int constant_call(lua_State *L) {
     Script *s = script_of(L);
     Ref x = value_check(L, 1), r = 0;
     loc_here(L);
+    sandbox_charge(L, s->b.f->nodes.n / 16);
     GUARD(L, s, {
         bool *seen = arena_alloc(s->arena, s->b.f->nodes.n);
         if (x && depends_on_input(s->b.f, x, seen))
@@ -181,28 +182,51 @@ static int gather_call(lua_State *L) {
     return push(L, r);
 }
 
+// Heads that were not split off would make positions of sequences: the rows are checked here, where b and s
+// are known by name.
+static bool has_heads(Script *s, Ref q) {
+    AxisId rows[MAX_RANK];
+    const Module *m = s->b.m;
+    if (type_rows(m, &node_at(s->b.f, q)->type, rows) == 3 && rows[0] == module_find_axis(m, "b") &&
+        rows[1] == module_find_axis(m, "s"))
+        return true;
+    diag_add(&s->diags, s->b.loc, DIAG_attention_shape, "q has the rows b,s and one axis of heads");
+    return false;
+}
+
+// 1 / sqrt of the number of elements that one head of q has.
+static double default_scale(Script *s, Ref q) {
+    AxisId rows[MAX_RANK];
+    const Type *t = &node_at(s->b.f, q)->type;
+    int64_t width = type_count(s->b.m, t);
+    for (int i = type_rows(s->b.m, t, rows); i-- > 0;)
+        width /= s->b.m->axes.at[rows[i]].size;
+    return 1 / sqrt((double)width);
+}
+
 // db.attention(q, k, v [, {scale = x}]): causal; scale defaults to 1 / sqrt(head_dim).
 static int attention_call(lua_State *L) {
     Script *s = script_of(L);
     Ref q = value_check(L, 1), k = value_check(L, 2), v = value_check(L, 3), r = 0;
-    double scale = 0;
+    double scale = q ? default_scale(s, q) : 1;
     loc_here(L);
-    if (lua_istable(L, 4) && lua_getfield(L, 4, "scale") == LUA_TNUMBER)
+    if (lua_istable(L, 4)) {
+        if (lua_getfield(L, 4, "scale") != LUA_TNUMBER)
+            return luaL_error(L, "attention: the option is scale = number");
         scale = lua_tonumber(L, -1);
-    else if (q) {
-        AxisId rows[MAX_RANK];
-        const Type *t = &node_at(s->b.f, q)->type;
-        int64_t width = type_count(s->b.m, t);
-        for (int i = type_rows(s->b.m, t, rows); i-- > 0;)
-            width /= s->b.m->axes.at[rows[i]].size;
-        scale = 1 / sqrt((double)width);
-    }
-    GUARD(L, s, r = ir_attention(&s->b, q, k, v, scale));
+    } else if (!lua_isnoneornil(L, 4))
+        return luaL_typeerror(L, 4, "a table of options");
+    bool heads = false;
+    GUARD(L, s, {
+        heads = q && k && v && has_heads(s, q);
+        r = heads ? ir_attention(&s->b, q, k, v, scale) : 0;
+    });
     return push(L, r);
 }
 
 static void mark(Script *s, const char *name, Ref ref) {
     Func *f = s->b.f;
+    s->instructions += f->marks.n / 2;
     for (uint32_t i = 0; i < f->marks.n; i++)
         if (!strcmp(f->marks.at[i].name, name)) {
             f->marks.at[i].ref = ref;
@@ -216,6 +240,7 @@ static int head_loss_call(lua_State *L) {
     Script *s = script_of(L);
     Ref x = value_check(L, 1), w = value_check(L, 2), targets = value_check(L, 3), r = 0;
     loc_here(L);
+    sandbox_charge(L, s->b.f->nodes.n / 4); // the search for the input
     GUARD(L, s, {
         Builder *b = &s->b;
         Ref inv = ir_input(b, "inv_tokens", (Type){.dtype = DT_F32});

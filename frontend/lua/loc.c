@@ -54,10 +54,13 @@ static const char *spelling(const char *op) {
     return op;
 }
 
-// The one place of a word in a line; NULL when there is none or more than one.
+// The one place of a word in the code of a line; NULL when there is none or more than one.
 static const char *only_place(const char *line, const char *word) {
-    const char *at = *word ? strstr(line, word) : NULL;
-    return at && !strstr(at + 1, word) ? at : NULL;
+    const char *at = *word ? strstr(line, word) : NULL, *comment = strstr(line, "--");
+    const char *second = at ? strstr(at + 1, word) : NULL;
+    if (comment && at > comment)
+        return NULL;
+    return second && !(comment && second > comment) ? NULL : at;
 }
 
 static void show_line(Script *s, const char *file, int line, const char *word) {

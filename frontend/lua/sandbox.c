@@ -11,12 +11,12 @@
 
 enum {
     HOOK_STEP = 1000,
-    MAX_INSTRUCTIONS = 100000000,
+    MAX_INSTRUCTIONS = 50000000,
     MAX_MILLISECONDS = 1500, // of the processor; tracing the deepest model takes a tenth
     MAX_MEMORY = 256 << 20,
     MAX_STRING = 1 << 20,
     MAX_GRAPH = 1 << 30, // bytes of IR
-    MAX_NODES = 2000000
+    MAX_NODES = 1000000
 };
 
 Script *script_of(lua_State *L) {
@@ -61,11 +61,14 @@ void sandbox_charge(lua_State *L, int64_t steps) {
     Script *s = script_of(L);
     s->instructions += steps;
     if (s->instructions > MAX_INSTRUCTIONS)
-        luaL_error(L, "the script runs too long");
-    if (s->b.f->nodes.n > MAX_NODES)
-        luaL_error(L, "the model has more than %d nodes", MAX_NODES);
-    if (s->arena->used > MAX_GRAPH)
-        luaL_error(L, "the model's graph needs more than 1 GB of memory");
+        lua_pushliteral(L, "the script runs too long");
+    else if (s->b.f->nodes.n > MAX_NODES)
+        lua_pushfstring(L, "the model has more than %d nodes", MAX_NODES);
+    else if (s->arena->used > MAX_GRAPH)
+        lua_pushliteral(L, "the model's graph needs more than 1 GB of memory");
+    else
+        return;
+    lua_error(L); // without a place: luaL_error would name the caller of the function that a hook stopped
 }
 
 static void count_hook(lua_State *L, lua_Debug *frame) {

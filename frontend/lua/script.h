@@ -27,8 +27,8 @@ typedef struct Script {
     Loc error_place;    // of the Lua error that ended the run
 } Script;
 
-#define VALUE_META "depthbench.value"
-#define AXIS_META  "depthbench.axis"
+#define VALUE_META "tensor"
+#define AXIS_META  "axis"
 
 // sandbox.c
 Script *script_of(lua_State *L);

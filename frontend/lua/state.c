@@ -198,13 +198,16 @@ static Status trace(Script *s, lua_State *L) {
     lua_pushcfunction(L, run);
     int code = lua_pcall(L, 0, 0, 1);
     loc_messages(s);
-    if (s->out_of_memory || (code == LUA_ERRMEM && !s->limit))
+    const char *text = code == LUA_OK                   ? ""
+                       : lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1)
+                                                        : "an error that is not a text";
+    bool no_memory = code == LUA_ERRMEM || !strcmp(text, "not enough memory"); // the latter: buffers of texts
+    if (s->out_of_memory || (no_memory && !s->limit))
         return status_make(EXIT_WORK, "out of memory while running %s", s->options->path);
-    if (code == LUA_ERRMEM)
+    if (no_memory)
         loc_message(s, s->limit_place, s->limit);
     else if (code != LUA_OK)
-        loc_message(s, s->error_place,
-                    lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "an error that is not a text");
+        loc_message(s, s->error_place, text);
     if (code != LUA_OK || s->diags.list.n)
         return status_make(EXIT_REQUEST, "%s has errors", s->options->path);
     return params_unused(s);

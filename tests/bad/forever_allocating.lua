@@ -1,0 +1,2 @@
+local t
+while true do t = {1, 2, 3} end -- error: the script runs too long

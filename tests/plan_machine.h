@@ -311,16 +311,6 @@ static double *machine_read(Machine *k, const char *name, const char *program, i
     return out;
 }
 
-static void machine_write(Machine *k, const char *name, const double *values) {
-    const PlanIo *io = plan_io(k->plan, name, 0);
-    int64_t n = 1;
-    CHECK(io, "the plan has no %s", name);
-    for (int i = 0; i < io->rank; i++)
-        n *= io->shape[i];
-    for (int64_t i = 0; i < n; i++)
-        machine_put(k, k->plan->views.at[io->view].buffer, i, values[i]);
-}
-
 // Two buffers of one program that share bytes and are both alive at some step: names them; NULL when there
 // are none. Lifetimes are found again from the steps.
 static const char *machine_overlap(const Plan *plan, Arena *a) {

@@ -1,6 +1,5 @@
 // Plans: graphs by hand and the traced models, run on the machine of plan_machine.h and held against the
 // evaluator on the graph itself.
-#include "frontend/lua/lua.h"
 #include "tests/plan_check.h"
 #include "tests/plan_wrap.h"
 
@@ -256,22 +255,6 @@ static void test_head_in_chunks(void **state) {
 }
 
 // ---- Models.
-static Module *trace(const char *model, Shape shape, int batch, int seq) {
-    LuaOptions o = {.path = arena_format(&arena, "%s/models/%s.lua", SOURCE_DIR, model),
-                    .models_dir = SOURCE_DIR "/models",
-                    .shape = shape,
-                    .batch = batch,
-                    .seq = seq,
-                    .skip_layer = -1};
-    LuaResult r;
-    Status s = shape_complete(&o.shape);
-    if (!s.code)
-        s = lua_model(&arena, &o, &r);
-    if (s.code)
-        fail_msg("%s", s.text);
-    return r.module;
-}
-
 static const Shape small_shape = {
     .name = "test", .d_model = 8, .n_layer = 2, .n_head = 2, .n_kv_head = 1, .ff = 12, .vocab = 11};
 
@@ -282,7 +265,7 @@ static void test_models_unfused(void **state) {
     (void)state;
     static const char *const programs[] = {"micro", "eval"};
     for (size_t i = 0; i < COUNT_OF(models); i++) {
-        Module *m = trace(models[i], small_shape, 2, 5);
+        Module *m = test_trace(&arena, models[i], small_shape, 2, 5, NULL);
         PassOptions o = options();
         o.limits.head_chunk_bytes = 4 * 11 * 4; // four rows
         pass_simplify(m, &o);
@@ -308,7 +291,7 @@ static void test_models_fused(void **state) {
     for (size_t i = 0; i < COUNT_OF(models); i++)
         for (int half = 0; half < 2; half++) {
             Kept kept = {.pass = "simplify2"};
-            Module *m = trace(models[i], small_shape, 2, 5);
+            Module *m = test_trace(&arena, models[i], small_shape, 2, 5, NULL);
             PassOptions o = model_options(&kept, half ? DT_BF16 : DT_F32);
             Plan *plan;
             Status s = pipeline_run(m, &o, &plan);
@@ -327,11 +310,6 @@ static void test_update(void **state) {
             "a", "f32[q,d]") "param c : f32[n] nodecay trained owner -1 role - init const 0x0p+0\n");
         PassOptions o = options();
         o.compute = half ? DT_BF16 : DT_F32;
-        o.beta1 = 0.9;
-        o.beta2 = 0.95;
-        o.eps = 1e-8;
-        o.weight_decay = 0.1;
-        o.clip = 1;
         pass_optimizer(m, &o);
         const Func *graph = module_find_func(m, "update");
         wrap_nodes(m, graph);
@@ -339,24 +317,15 @@ static void test_update(void **state) {
         Plan *plan;
         Status s = plan_build(m, &o, &plan);
         assert_int_equal(s.code, 0);
-        Bound bound = bind(m);
-        Env env = {&bound, bound_param, bound_input};
-        Tensor want[MAX_OUTPUTS];
-        for (int i = 0; i < bound.n_inputs; i++) // second moments and bias corrections are positive
-            for (int64_t j = 0; j < type_count(m, &bound.type[i]); j++)
-                bound.input[i][j] = fabs(bound.input[i][j]) + 0.01;
-        s = interp_run(&arena, m, graph, &env, false, want);
-        assert_int_equal(s.code, 0);
+        TestEnv env = bind(m, graph);
+        const Tensor *want = test_eval(&arena, m, graph, &env);
         Machine k = machine_open(&arena, m, plan);
-        for (int i = 0; i < bound.n_inputs; i++) {
-            const PlanIo *io = plan_io(plan, bound.name[i], 0);
-            int32_t buffer = -1;
-            for (uint32_t j = 0; j < plan->buffers.n; j++)
-                if (!strcmp(plan->buffers.at[j].name, bound.name[i]))
-                    buffer = (int32_t)j;
-            assert_true(buffer >= 0 && !io == !!strchr(bound.name[i], '.'));
-            for (int64_t j = 0; j < type_count(m, &bound.type[i]); j++)
-                machine_put(&k, buffer, j, bound.input[i][j]);
+        bind_machine(&k, &env, "update");
+        for (uint32_t i = 0; i < env.names.n; i++) {
+            assert_true(!plan_io(plan, env.names.at[i], 0) == !!strchr(env.names.at[i], '.'));
+            for (uint32_t j = 0; strchr(env.names.at[i], '.') && j < plan->buffers.n; j++)
+                for (int64_t l = 0; l < PLAN_ROW && !strcmp(plan->buffers.at[j].name, env.names.at[i]); l++)
+                    machine_put(&k, (int32_t)j, l, env.inputs.at[i][l]);
         }
         machine_run(&k, "update", 0);
         assert_int_equal(graph->outputs.n, half ? 10 : 8);
@@ -379,7 +348,7 @@ static void test_memory(void **state) {
         Kept kept = {.pass = ""};
         Shape shape = {
             .name = "400m-L70", .d_model = 640, .n_layer = 70, .n_head = 16, .ff = 1712, .vocab = 50280};
-        Module *m = trace(models[i], shape, 8, 2048);
+        Module *m = test_trace(&arena, models[i], shape, 8, 2048, NULL);
         PassOptions o = model_options(&kept, DT_BF16);
         o.limits = (Limits){"test", 256 << 20, 32, true};
         Plan *plan;

@@ -95,7 +95,8 @@ static Status write_text(const Options *o, const char *name, const char *text) {
     char path[4200];
     snprintf(path, sizeof path, "%s/%s", o->output, name);
     FILE *f = fopen(path, "wb");
-    if (!f || (fputs(text, f) == EOF) | (fclose(f) == EOF))
+    bool wrote = f && fputs(text, f) != EOF;
+    if ((f && fclose(f) == EOF) || !wrote)
         return status_make(EXIT_WORK, "%s: %s", path, strerror(errno));
     human(o, "wrote %s\n", path);
     return STATUS_OK;

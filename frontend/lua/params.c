@@ -36,9 +36,8 @@ static int axis_call(lua_State *L) {
     }
     AxisKind kind = (AxisKind)luaL_checkoption(L, 2, NULL, kinds);
     lua_Number real = luaL_checknumber(L, 3);
-    lua_Integer size = (lua_Integer)real;
     loc_here(L);
-    if ((lua_Number)size != real || size < 1 || size > INT32_MAX)
+    if (!(real >= 1 && real <= INT32_MAX) || floor(real) != real)
         return luaL_error(L, "axis %s: the size must be a whole number of at least 1, not %f", name, real);
     if (strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_") == 0 ||
         strspn(name, NAME_LETTERS) != strlen(name) || strlen(name) > 24)
@@ -47,7 +46,7 @@ static int axis_call(lua_State *L) {
     if (known == AXIS_NONE && s->b.m->axes.n >= MAX_AXES - 64)
         return luaL_error(L, "more than %d axes", MAX_AXES - 64);
     sandbox_charge(L, s->b.m->axes.n);
-    GUARD(L, s, known = declare_axis(s, name, known, kind, (int32_t)size));
+    GUARD(L, s, known = declare_axis(s, name, known, kind, (int32_t)real));
     axis_push(L, known);
     return 1;
 }

@@ -1,4 +1,4 @@
-// metrics.jsonl and event files: see metrics.h; the form of event files: formats 6.
+// metrics.jsonl and event files: see metrics.h; the form of event files: docs/formats.md 5.
 #include "runtime/metrics.h"
 #include "runtime/file.h"
 #include "runtime/json_in.h"

@@ -1,4 +1,4 @@
-// safetensors files: named tensors with a JSON header (docs: formats). The reader trusts nothing in the
+// safetensors files: named tensors with a JSON header (docs/formats.md 4). The reader trusts nothing in the
 // header until names, sizes and offsets are proven against the file's length; the writer streams tensor by
 // tensor.
 #ifndef DEPTHBENCH_RUNTIME_SAFETENSORS_H

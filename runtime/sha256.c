@@ -1,7 +1,12 @@
-// SHA-256: see sha256.h.
+// SHA-256: see sha256.h. On x86 processors with SHA instructions those are used: checkpoints are hashed
+// whole, and the plain code would take longer than writing them.
 #include "runtime/sha256.h"
 #include "runtime/file.h"
 #include <string.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 static const uint32_t round_constant[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -17,28 +22,83 @@ static uint32_t rotate(uint32_t x, int n) {
     return x >> n | x << (32 - n);
 }
 
-static void block_add(uint32_t h[8], const uint8_t *p) {
-    uint32_t w[64], v[8];
-    for (int i = 0; i < 16; i++)
-        w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 |
-               (uint32_t)p[4 * i + 3];
-    for (int i = 16; i < 64; i++) {
-        uint32_t s0 = rotate(w[i - 15], 7) ^ rotate(w[i - 15], 18) ^ w[i - 15] >> 3;
-        uint32_t s1 = rotate(w[i - 2], 17) ^ rotate(w[i - 2], 19) ^ w[i - 2] >> 10;
-        w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+// One round; the caller renames the eight variables instead of moving their values.
+#define ROUND(a, b, c, d, e, f, g, h, i)                                                                     \
+    do {                                                                                                     \
+        uint32_t t = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + (g ^ (e & (f ^ g))) +              \
+                     round_constant[i] + w[i];                                                               \
+        d += t;                                                                                              \
+        h = t + (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) | (c & (a | b)));                  \
+    } while (0)
+
+static void blocks_plain(uint32_t s[8], const uint8_t *p, size_t n) {
+    for (; n; n--, p += 64) {
+        uint32_t w[64];
+        uint32_t a = s[0], b = s[1], c = s[2], d = s[3], e = s[4], f = s[5], g = s[6], h = s[7];
+        for (int i = 0; i < 16; i++)
+            w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 |
+                   (uint32_t)p[4 * i + 3];
+        for (int i = 16; i < 64; i++) {
+            uint32_t s0 = rotate(w[i - 15], 7) ^ rotate(w[i - 15], 18) ^ w[i - 15] >> 3;
+            uint32_t s1 = rotate(w[i - 2], 17) ^ rotate(w[i - 2], 19) ^ w[i - 2] >> 10;
+            w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+        }
+        for (int i = 0; i < 64; i += 8) {
+            ROUND(a, b, c, d, e, f, g, h, i);
+            ROUND(h, a, b, c, d, e, f, g, i + 1);
+            ROUND(g, h, a, b, c, d, e, f, i + 2);
+            ROUND(f, g, h, a, b, c, d, e, i + 3);
+            ROUND(e, f, g, h, a, b, c, d, i + 4);
+            ROUND(d, e, f, g, h, a, b, c, i + 5);
+            ROUND(c, d, e, f, g, h, a, b, i + 6);
+            ROUND(b, c, d, e, f, g, h, a, i + 7);
+        }
+        s[0] += a, s[1] += b, s[2] += c, s[3] += d, s[4] += e, s[5] += f, s[6] += g, s[7] += h;
     }
-    memcpy(v, h, sizeof v);
-    for (int i = 0; i < 64; i++) {
-        uint32_t s1 = rotate(v[4], 6) ^ rotate(v[4], 11) ^ rotate(v[4], 25);
-        uint32_t t1 = v[7] + s1 + ((v[4] & v[5]) ^ (~v[4] & v[6])) + round_constant[i] + w[i];
-        uint32_t s0 = rotate(v[0], 2) ^ rotate(v[0], 13) ^ rotate(v[0], 22);
-        uint32_t t2 = s0 + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
-        memmove(v + 1, v, 7 * sizeof *v);
-        v[4] += t1;
-        v[0] = t1 + t2;
+}
+
+#ifdef __x86_64__
+static bool has_sha(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 29 & 1);
+}
+
+// The instructions keep the state as (a,b,e,f) and (c,d,g,h), and do two rounds each.
+__attribute__((target("sha,sse4.1,ssse3"))) static void blocks_sha(uint32_t s[8], const uint8_t *p,
+                                                                   size_t n) {
+    const __m128i flip = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    __m128i abcd = _mm_shuffle_epi32(_mm_loadu_si128((const void *)s), 0xB1);
+    __m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128((const void *)(s + 4)), 0x1B);
+    __m128i abef = _mm_alignr_epi8(abcd, efgh, 8), cdgh = _mm_blend_epi16(efgh, abcd, 0xF0);
+    for (; n; n--, p += 64) {
+        __m128i m[4], abef0 = abef, cdgh0 = cdgh;
+        for (int i = 0; i < 4; i++)
+            m[i] = _mm_shuffle_epi8(_mm_loadu_si128((const void *)(p + 16 * i)), flip);
+        for (int i = 0; i < 16; i++) {
+            __m128i k = _mm_add_epi32(m[i & 3], _mm_loadu_si128((const void *)(round_constant + 4 * i)));
+            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, k);
+            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(k, 0x0E));
+            __m128i next = _mm_add_epi32(_mm_sha256msg1_epu32(m[i & 3], m[(i + 1) & 3]),
+                                         _mm_alignr_epi8(m[(i + 3) & 3], m[(i + 2) & 3], 4));
+            m[i & 3] = _mm_sha256msg2_epu32(next, m[(i + 3) & 3]);
+        }
+        abef = _mm_add_epi32(abef, abef0);
+        cdgh = _mm_add_epi32(cdgh, cdgh0);
     }
-    for (int i = 0; i < 8; i++)
-        h[i] += v[i];
+    __m128i feba = _mm_shuffle_epi32(abef, 0x1B), dchg = _mm_shuffle_epi32(cdgh, 0xB1);
+    _mm_storeu_si128((void *)s, _mm_blend_epi16(feba, dchg, 0xF0));
+    _mm_storeu_si128((void *)(s + 4), _mm_alignr_epi8(dchg, feba, 8));
+}
+#endif
+
+static void blocks_add(Sha256 *s, const uint8_t *p, size_t n) {
+#ifdef __x86_64__
+    if (!s->plain && has_sha()) {
+        blocks_sha(s->h, p, n);
+        return;
+    }
+#endif
+    blocks_plain(s->h, p, n);
 }
 
 void sha256_init(Sha256 *s) {
@@ -52,15 +112,16 @@ void sha256_add(Sha256 *s, const void *data, size_t n) {
     s->bytes += n;
     while (n) {
         if (have == 0 && n >= 64) {
-            block_add(s->h, p);
-            p += 64, n -= 64;
+            blocks_add(s, p, n / 64);
+            p += n / 64 * 64;
+            n %= 64;
             continue;
         }
         size_t take = MIN_OF(64 - have, n);
         memcpy(s->block + have, p, take);
         p += take, n -= take, have += take;
         if (have == 64) {
-            block_add(s->h, s->block);
+            blocks_add(s, s->block, 1);
             have = 0;
         }
     }

@@ -1,4 +1,4 @@
-// Encoding and decoding: see tokenizer.h; order of the steps: formats 3.
+// Encoding and decoding: see tokenizer.h; order of the steps: docs/formats.md 3.
 //
 // Words repeat, so the ids of short ones are kept in a table of fixed size by hash; a full table is emptied.
 #include "runtime/tokenizer.h"

@@ -1,5 +1,5 @@
-// Reads tokenizer.json: see formats 3. Whatever is not understood is refused by key and value, so that no
-// text is ever encoded by rules that are only nearly the file's.
+// Reads tokenizer.json: see docs/formats.md 3. Whatever is not understood is refused by key and value, so
+// that no text is ever encoded by rules that are only nearly the file's.
 #include "runtime/file.h"
 #include "runtime/json_in.h"
 #include "runtime/sha256.h"

@@ -1,4 +1,4 @@
-// Splitting a text into words: the two regular expressions of formats 3.1 and 3.2, by hand.
+// Splitting a text into words: the two regular expressions of docs/formats.md 3.1 and 3.2, by hand.
 //
 // Each call looks at a run of white space at most twice, so a text costs linear time however long its runs
 // are.

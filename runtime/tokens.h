@@ -1,5 +1,5 @@
-// Token files: one long row of ids in a file, in any of the forms of formats 1 (raw arrays, numpy, llm.c
-// shards).
+// Token files: one long row of ids in a file, in any of the forms of docs/formats.md 1 (raw arrays, numpy,
+// llm.c shards).
 #ifndef DEPTHBENCH_RUNTIME_TOKENS_H
 #define DEPTHBENCH_RUNTIME_TOKENS_H
 #include "runtime/npy.h"

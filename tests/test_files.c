@@ -31,9 +31,14 @@ static void test_sha256(void **state) {
                   "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         for (size_t cut = 0; cut <= strlen(cases[i].text); cut++) {
-            Sha256 s;
-            char hex[65];
+            Sha256 s, plain;
+            char hex[65], hex_plain[65];
             sha256_init(&s);
+            sha256_init(&plain);
+            plain.plain = true;
+            sha256_add(&plain, cases[i].text, strlen(cases[i].text));
+            sha256_hex(&plain, hex_plain);
+            assert_string_equal(hex_plain, cases[i].hex);
             sha256_add(&s, cases[i].text, cut);
             sha256_add(&s, cases[i].text + cut, strlen(cases[i].text) - cut);
             sha256_hex(&s, hex);

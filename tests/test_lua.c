@@ -493,9 +493,46 @@ static void depth_states_are_marked(void **state) {
     }
 }
 
-int main(void) {
+// ---- docs/lua.md
+
+static char *doc_text(Arena *arena) {
+    Text text = {.arena = arena};
+    ARENA_CATCH(arena, lua_doc(&text), fail_msg("out of memory"));
+    return text.at;
+}
+
+static void docs_are_up_to_date(void **state) {
+    (void)state;
+    Arena arena;
+    arena_init(&arena, 0);
+    const char *expect = doc_text(&arena);
+    char *have = calloc(1, strlen(expect) + 2);
+    FILE *f = fopen("docs/lua.md", "r");
+    assert_non_null(f);
+    size_t n = fread(have, 1, strlen(expect) + 1, f);
+    fclose(f);
+    have[n] = 0;
+    if (strcmp(have, expect))
+        fail_msg("docs/lua.md is not what the tables say; run test_lua --bless-docs");
+    free(have);
+    arena_free(&arena);
+}
+
+static int bless_docs(void) {
+    Arena arena;
+    arena_init(&arena, 0);
+    FILE *f = fopen("docs/lua.md", "w");
+    bool good = f && fputs(doc_text(&arena), f) >= 0;
+    good = f && fclose(f) == 0 && good;
+    arena_free(&arena);
+    return good ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
     if (chdir(SOURCE_DIR)) // scripts are named as a person would name them
         return 1;
+    if (argc == 2 && !strcmp(argv[1], "--bless-docs"))
+        return bless_docs();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(marked_lines),
         cmocka_unit_test(every_row_is_produced),
@@ -506,6 +543,7 @@ int main(void) {
         cmocka_unit_test(parameter_counts),
         cmocka_unit_test(initial_values),
         cmocka_unit_test(depth_states_are_marked),
+        cmocka_unit_test(docs_are_up_to_date),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,17 +20,15 @@ static int map_call(lua_State *L) {
     return push(L, r);
 }
 
-static int reduce_call(lua_State *L) {
+static int reduce(lua_State *L, const char *name, Op op, bool mean) {
     Script *s = script_of(L);
     AxisId axes[MAX_ATTR_AXES];
     Ref x = value_check(L, 1), r = 0;
     int n = axes_check(L, 2, axes);
-    bool mean = lua_toboolean(L, lua_upvalueindex(2));
-    Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
     double count = 1;
     loc_here(L);
     if (!n)
-        return luaL_error(L, "%s: which axis?", mean ? "mean" : op_info[op].name);
+        return luaL_error(L, "%s: which axis?", name);
     for (int i = 0; i < n; i++)
         count *= s->b.m->axes.at[axes[i]].size;
     GUARD(L, s, {
@@ -39,6 +37,15 @@ static int reduce_call(lua_State *L) {
             r = ir_mul(&s->b, r, ir_const(&s->b, 1 / count));
     });
     return push(L, r);
+}
+
+static int reduce_call(lua_State *L) {
+    Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
+    return reduce(L, op_info[op].name, op, false);
+}
+
+static int mean_call(lua_State *L) {
+    return reduce(L, "mean", OP_sum, true);
 }
 
 static int dot_call(lua_State *L) {
@@ -288,28 +295,28 @@ static int print_call(lua_State *L) {
     return 0;
 }
 
-static const struct {
-    const char *name;
-    lua_CFunction call;
-    bool method;
-} functions[] = {
-    {"dot", dot_call, true},
-    {"rename", rename_call, true},
-    {"split", split_call, true},
-    {"merge", merge_call, true},
-    {"slice", slice_call, true},
-    {"stack", stack_call, false},
-    {"ones", ones_call, false},
-    {"iota", iota_call, false},
-    {"constant", constant_call, false},
-    {"gather", gather_call, false},
-    {"attention", attention_call, false},
-    {"head_loss", head_loss_call, false},
-    {"hidden", hidden_call, false},
-    {"tap", tap_call, false},
-    {"stop_grad", stop_grad_call, true},
-    {"print", print_call, false},
+// clang-format off
+const LuaFunction build_functions[] = {
+    {"mean",      mean_call,      true,  "x, axis, ..",            "mean over one or more axes"},
+    {"dot",       dot_call,       true,  "x, y",                   "contracts every axis that x and y share"},
+    {"rename",    rename_call,    true,  "x, from, to",            "another name for an axis of equal size and kind"},
+    {"split",     split_call,     true,  "x, axis, a, b, ..",      "one axis as several, outermost first"},
+    {"merge",     merge_call,     true,  "x, a, b, .., axis",      "neighbouring axes as one"},
+    {"slice",     slice_call,     true,  "x, axis, i [, to]",      "index i of an axis, which disappears; with `to`: as many indices from i on as `to` is long"},
+    {"stack",     stack_call,     false, "axis, a, b, ..",         "values end to end along a new axis, one for each of its indices"},
+    {"ones",      ones_call,      false, "axis, ..",               "1 for every index of the axes; x * db.ones(n) repeats x along n"},
+    {"iota",      iota_call,      false, "axis",                   "0, 1, 2, .. along an axis"},
+    {"constant",  constant_call,  false, "x",                      "x, which depends on no input and no weight, evaluated once in float64"},
+    {"gather",    gather_call,    false, "table, ids",             "row ids[..] of a table with two axes"},
+    {"attention", attention_call, false, "q, k, v [, {scale = x}]", "causal softmax attention; q [b,s,h,..], k and v [b,s,g,..], h a multiple of g; scale defaults to 1/sqrt(head_dim)"},
+    {"head_loss", head_loss_call, false, "x, weight, targets",     "mean cross-entropy of softmax(x . weight) over the targets that are not negative"},
+    {"hidden",    hidden_call,    false, "k, x",                   "x is depth state k (db.layers and layer:block do this by themselves)"},
+    {"tap",       tap_call,       false, "name, x",                "gives any value a name under which it can be asked for"},
+    {"stop_grad", stop_grad_call, true,  "x",                      "x, through which no gradient passes"},
+    {"print",     print_call,     false, "..",                     "prints its arguments; a value prints as its type"},
 };
+// clang-format on
+const int n_build_functions = (int)COUNT_OF(build_functions);
 
 // The table on top of the stack gets the functions; methods alone, or all.
 static void add_functions(lua_State *L, bool methods) {
@@ -318,18 +325,13 @@ static void add_functions(lua_State *L, bool methods) {
         if (op_info[op].cls != CLASS_MAP && !reduce)
             continue;
         lua_pushinteger(L, op);
-        lua_pushboolean(L, false);
-        lua_pushcclosure(L, reduce ? reduce_call : map_call, 2);
+        lua_pushcclosure(L, reduce ? reduce_call : map_call, 1);
         lua_setfield(L, -2, op_info[op].name);
     }
-    lua_pushinteger(L, OP_sum);
-    lua_pushboolean(L, true);
-    lua_pushcclosure(L, reduce_call, 2);
-    lua_setfield(L, -2, "mean");
-    for (size_t i = 0; i < COUNT_OF(functions); i++)
-        if (!methods || functions[i].method) {
-            lua_pushcfunction(L, functions[i].call);
-            lua_setfield(L, -2, functions[i].name);
+    for (int i = 0; i < n_build_functions; i++)
+        if (!methods || build_functions[i].method) {
+            lua_pushcfunction(L, build_functions[i].call);
+            lua_setfield(L, -2, build_functions[i].name);
         }
 }
 

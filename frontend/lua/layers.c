@@ -65,9 +65,19 @@ static int layers_call(lua_State *L) {
     return 1;
 }
 
+// clang-format off
+const LuaFunction layers_functions[] = {
+    {"model",  model_call,  false, "function(ids, targets) .. end", "what the script is for: a function from ids and targets (i32[b,s]) to the loss (f32[])"},
+    {"layers", layers_call, false, "[x]", "for layer in db.layers(x) do .. end: runs n_layer times; layer.index counts from 0; x is depth state 0"},
+};
+// clang-format on
+const int n_layers_functions = (int)COUNT_OF(layers_functions);
+
 void layers_register(lua_State *L) {
-    static const luaL_Reg functions[] = {{"model", model_call}, {"layers", layers_call}, {NULL, NULL}};
-    luaL_setfuncs(L, functions, 0);
+    for (int i = 0; i < n_layers_functions; i++) {
+        lua_pushcfunction(L, layers_functions[i].call);
+        lua_setfield(L, -2, layers_functions[i].name);
+    }
     lua_getfield(L, -1, "hidden");
     lua_setfield(L, LUA_REGISTRYINDEX, "depthbench.hidden");
 }

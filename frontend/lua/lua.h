@@ -38,4 +38,6 @@ typedef struct LuaResult {
 Status shape_complete(Shape *s) MUST_USE;
 // Status code 2 when the script is wrong (messages says where), 1 when memory ran out. Everything in `arena`.
 Status lua_model(Arena *arena, const LuaOptions *options, LuaResult *out) MUST_USE;
+// The text of docs/lua.md, from the tables of ops and functions.
+void lua_doc(Text *out);
 #endif

@@ -408,11 +408,22 @@ static void shape_push(lua_State *L, const Shape *s) {
     lua_setmetatable(L, -2);
 }
 
+// clang-format off
+const LuaFunction params_functions[] = {
+    {"axis",   axis_call,   false, "name [, kind, size]", "declares an axis of kind \"row\", \"small\" (at most 32) or \"wide\"; with a name alone: the axis of that name (\"b\" and \"s\" exist)"},
+    {"weight", weight_call, false, "name, {axis, ..}, init [, {decay = true, owner = layer, role = name}]", "a trained parameter; the same name and axes twice is the same parameter; inside db.layers the name begins with layers.K."},
+    {"fixed",  fixed_call,  false, "name, {axis, ..}, init [, options]", "a parameter that is not trained but travels with its layer"},
+    {"normal", normal_call, false, "deviation", "an initial value: normal numbers, cut at three deviations. Other initial values: a number, or a function of the indices (from 0)"},
+    {"param",  param_call,  false, "key, default [, {min = x, max = y} or {choice, ..}]", "an option of the architecture, which --set key=value changes"},
+};
+// clang-format on
+const int n_params_functions = (int)COUNT_OF(params_functions);
+
 void params_register(lua_State *L) {
-    static const luaL_Reg functions[] = {{"axis", axis_call},     {"normal", normal_call},
-                                         {"weight", weight_call}, {"fixed", fixed_call},
-                                         {"param", param_call},   {NULL, NULL}};
-    luaL_setfuncs(L, functions, 0);
+    for (int i = 0; i < n_params_functions; i++) {
+        lua_pushcfunction(L, params_functions[i].call);
+        lua_setfield(L, -2, params_functions[i].name);
+    }
     lua_newtable(L);
     lua_setfield(L, LUA_REGISTRYINDEX, "depthbench.weights");
     shape_push(L, &script_of(L)->options->shape);

@@ -16,7 +16,7 @@ enum {
     MAX_MEMORY = 256 << 20,
     MAX_STRING = 1 << 20,
     MAX_GRAPH = 1 << 30, // bytes of IR
-    MAX_NODES = 1000000
+    MAX_NODES = 500000
 };
 
 Script *script_of(lua_State *L) {

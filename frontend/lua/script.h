@@ -66,6 +66,16 @@ void loc_here(lua_State *L);                            // where the running C f
 void loc_messages(Script *s);                           // diags as lines of text
 void loc_message(Script *s, Loc loc, const char *text); // a Lua error; a place in the text wins over loc
 
+// A function of the table `db`, and its line in docs/lua.md.
+typedef struct LuaFunction {
+    const char *name;
+    lua_CFunction call;
+    bool method; // x:name(..) too
+    const char *args, *doc;
+} LuaFunction;
+extern const LuaFunction build_functions[], params_functions[], layers_functions[];
+extern const int n_build_functions, n_params_functions, n_layers_functions;
+
 // build.c, params.c, layers.c: functions of the table `db` on top of the stack; methods of values
 void build_register(lua_State *L);
 void build_methods(lua_State *L);

@@ -18,15 +18,20 @@ static int error_code(int error) {
                : EXIT_WORK;
 }
 
-static Status file_error(const char *what, const char *path, int error) {
+Status file_error(const char *what, const char *path, int error) {
     return status_make(error_code(error), "%s: cannot %s: %s", path, what, strerror(error));
 }
 
-static bool fails(void) {
+bool file_call_fails(void) {
     if (!fault_hit(FAULT_FILE))
         return false;
     errno = EIO;
     return true;
+}
+
+bool file_has_suffix(const char *path, const char *suffix) {
+    size_t n = strlen(path), k = strlen(suffix);
+    return n > k && strcmp(path + n - k, suffix) == 0;
 }
 
 static Status path_copy(const char *path, char out[FILE_PATH]) {
@@ -57,11 +62,11 @@ Status file_open(const char *path, File *out) {
     out->fd = -1;
     TRY(path_copy(path, out->path));
     // O_NONBLOCK: opening a pipe without a writer must not wait; it is refused below.
-    int fd = fails() ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = file_call_fails() ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return file_error("open it", path, errno);
     struct stat st;
-    if (fails() || fstat(fd, &st) != 0) {
+    if (file_call_fails() || fstat(fd, &st) != 0) {
         int error = errno;
         close(fd);
         return file_error("look at it", path, error);
@@ -85,7 +90,8 @@ void file_close(File *f) {
 Status file_read_some(const File *f, uint64_t offset, void *out, size_t n, size_t *got) {
     *got = 0;
     while (*got < n) {
-        ssize_t r = fails() ? -1 : pread(f->fd, (char *)out + *got, n - *got, (off_t)(offset + *got));
+        ssize_t r =
+            file_call_fails() ? -1 : pread(f->fd, (char *)out + *got, n - *got, (off_t)(offset + *got));
         if (r < 0 && errno == EINTR)
             continue;
         if (r < 0)
@@ -133,7 +139,7 @@ Status file_load(const char *path, size_t limit, FileBytes *out) {
 
 static Status write_all(int fd, const char *path, const void *data, size_t n) {
     for (size_t done = 0; done < n;) {
-        ssize_t r = fails() ? -1 : write(fd, (const char *)data + done, n - done);
+        ssize_t r = file_call_fails() ? -1 : write(fd, (const char *)data + done, n - done);
         if (r < 0 && errno == EINTR)
             continue;
         if (r < 0)
@@ -153,7 +159,7 @@ Status file_create(const char *path, FileWriter *out) {
     out->buffer = mem_alloc(WRITE_BUFFER);
     if (!out->buffer)
         return status_memory("a write buffer", WRITE_BUFFER);
-    out->fd = fails() ? -1 : open(out->aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    out->fd = file_call_fails() ? -1 : open(out->aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (out->fd < 0) {
         Status s = file_error("create it", path, errno);
         mem_free(out->buffer);
@@ -206,11 +212,11 @@ static void folder_of(const char *path, char out[FILE_PATH]) {
 
 static Status writer_finish(FileWriter *w) {
     TRY(writer_flush(w));
-    if (fails() || fsync(w->fd) != 0)
+    if (file_call_fails() || fsync(w->fd) != 0)
         return file_error("write it to storage", w->path, errno);
     int fd = w->fd;
     // close may report a late write error (network file systems); the descriptor is gone either way.
-    if (fails() || close(fd) != 0) {
+    if (file_call_fails() || close(fd) != 0) {
         Status s = file_error("finish writing it", w->path, errno);
         w->fd = -1;
         unlink(w->aside);
@@ -245,7 +251,7 @@ Status file_save(const char *path, const void *data, size_t n) {
 }
 
 Status file_append_open(const char *path, int *fd) {
-    *fd = fails() ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    *fd = file_call_fails() ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     return *fd < 0 ? file_error("open it for writing", path, errno) : STATUS_OK;
 }
 
@@ -259,7 +265,7 @@ void file_append_close(int fd) {
 }
 
 Status file_truncate(const char *path, uint64_t size) {
-    if (fails() || truncate(path, (off_t)size) != 0)
+    if (file_call_fails() || truncate(path, (off_t)size) != 0)
         return file_error("cut it", path, errno);
     return STATUS_OK;
 }
@@ -267,10 +273,10 @@ Status file_truncate(const char *path, uint64_t size) {
 // ---- Locks
 
 Status file_lock(const char *path, int *fd) {
-    *fd = fails() ? -1 : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    *fd = file_call_fails() ? -1 : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (*fd < 0)
         return file_error("open it", path, errno);
-    if (!fails() && flock(*fd, LOCK_EX | LOCK_NB) == 0)
+    if (!file_call_fails() && flock(*fd, LOCK_EX | LOCK_NB) == 0)
         return STATUS_OK;
     int error = errno;
     close(*fd);

@@ -10,6 +10,12 @@
 
 enum { FILE_PATH = 4096 };
 
+// For file code: counts one call; true with errno EIO when a test wants it to fail.
+bool file_call_fails(void);
+// "PATH: cannot WHAT: REASON" with code 2 for wrong paths and missing rights, code 1 for failing storage.
+Status file_error(const char *what, const char *path, int error) MUST_USE;
+bool file_has_suffix(const char *path, const char *suffix); // and something before it
+
 // A regular file open for reading.
 typedef struct File {
     int fd; // -1: closed

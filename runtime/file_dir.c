@@ -8,20 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool fails(void) {
-    if (!fault_hit(FAULT_FILE))
-        return false;
-    errno = EIO;
-    return true;
-}
-
-static Status dir_error(const char *what, const char *path, int error) {
-    int code = error == EIO || error == ENOSPC || error == EDQUOT || error == EMFILE || error == ENOMEM
-                   ? EXIT_WORK
-                   : EXIT_REQUEST;
-    return status_make(code, "%s: cannot %s: %s", path, what, strerror(error));
-}
-
 bool file_exists(const char *path) {
     struct stat st;
     return lstat(path, &st) == 0;
@@ -33,12 +19,12 @@ bool file_is_dir(const char *path) {
 }
 
 static Status make_one(const char *path) {
-    if (!fails() && mkdir(path, 0777) == 0)
+    if (!file_call_fails() && mkdir(path, 0777) == 0)
         return STATUS_OK;
     int error = errno;
     if (error == EEXIST && file_is_dir(path))
         return STATUS_OK;
-    return dir_error("make this folder", path, error);
+    return file_error("make this folder", path, error);
 }
 
 Status file_make_dir(const char *path) {
@@ -58,27 +44,27 @@ Status file_make_dir(const char *path) {
 }
 
 Status file_sync_dir(const char *path) {
-    int fd = fails() ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = file_call_fails() ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return dir_error("open this folder", path, errno);
-    int r = fails() ? -1 : fsync(fd);
+        return file_error("open this folder", path, errno);
+    int r = file_call_fails() ? -1 : fsync(fd);
     int error = errno;
     close(fd);
     // Some file systems cannot sync folders and say so with EINVAL; there is nothing more to do there.
     if (r != 0 && error != EINVAL)
-        return dir_error("write this folder to storage", path, error);
+        return file_error("write this folder to storage", path, error);
     return STATUS_OK;
 }
 
 Status file_rename(const char *from, const char *to) {
-    if (fails() || rename(from, to) != 0)
-        return dir_error("put the new file in place", to, errno);
+    if (file_call_fails() || rename(from, to) != 0)
+        return file_error("put the new file in place", to, errno);
     return STATUS_OK;
 }
 
 Status file_remove(const char *path) {
-    if (fails() || (unlink(path) != 0 && errno != ENOENT))
-        return dir_error("remove it", path, errno);
+    if (file_call_fails() || (unlink(path) != 0 && errno != ENOENT))
+        return file_error("remove it", path, errno);
     return STATUS_OK;
 }
 
@@ -111,16 +97,16 @@ static Status names_add(FileNames *names, const char *name) {
 
 Status file_list(const char *dir, FileNames *out) {
     *out = (FileNames){0};
-    DIR *d = fails() ? NULL : opendir(dir);
+    DIR *d = file_call_fails() ? NULL : opendir(dir);
     if (!d)
-        return dir_error("open this folder", dir, errno);
+        return file_error("open this folder", dir, errno);
     Status s = STATUS_OK;
     while (!s.code) {
         errno = 0;
-        struct dirent *e = fails() ? NULL : readdir(d);
+        struct dirent *e = file_call_fails() ? NULL : readdir(d);
         if (!e) {
             if (errno)
-                s = dir_error("list this folder", dir, errno);
+                s = file_error("list this folder", dir, errno);
             break;
         }
         if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
@@ -139,7 +125,7 @@ Status file_list(const char *dir, FileNames *out) {
 static Status remove_deep(const char *path, int depth) {
     struct stat st;
     if (lstat(path, &st) != 0)
-        return errno == ENOENT ? STATUS_OK : dir_error("remove it", path, errno);
+        return errno == ENOENT ? STATUS_OK : file_error("remove it", path, errno);
     if (!S_ISDIR(st.st_mode))
         return file_remove(path);
     if (depth == 0)
@@ -154,8 +140,8 @@ static Status remove_deep(const char *path, int depth) {
             s = remove_deep(child, depth - 1);
     }
     file_names_free(&names);
-    if (!s.code && (fails() || rmdir(path) != 0))
-        s = dir_error("remove this folder", path, errno);
+    if (!s.code && (file_call_fails() || rmdir(path) != 0))
+        s = file_error("remove this folder", path, errno);
     return s;
 }
 

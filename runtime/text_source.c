@@ -2,7 +2,6 @@
 // stream of bytes: see text_source.h.
 #include "runtime/text_source.h"
 #include "runtime/file.h"
-#include <string.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -33,10 +32,10 @@ static void pack_free(void *unused, void *p) {
 
 static Status find_packing(Source *s) {
     const char *path = s->file.path;
-    size_t n = strlen(path), got;
+    size_t got;
     uint8_t head[4] = {0};
     TRY(file_read_some(&s->file, 0, head, 4, &got));
-    bool gz = n > 3 && strcmp(path + n - 3, ".gz") == 0, zst = n > 4 && strcmp(path + n - 4, ".zst") == 0;
+    bool gz = file_has_suffix(path, ".gz"), zst = file_has_suffix(path, ".zst");
     if (gz && (head[0] != 0x1F || head[1] != 0x8B))
         return status_make(EXIT_REQUEST, "%s: the name says gzip, the content is not", path);
     // a zstd file may begin with a skippable frame, 0x184D2A5?

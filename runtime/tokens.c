@@ -6,13 +6,9 @@
 
 enum { LLMC_HEADER = 1024, SAMPLE = 65536 };
 
-static bool ends(const char *path, const char *suffix) {
-    size_t n = strlen(path), k = strlen(suffix);
-    return n > k && strcmp(path + n - k, suffix) == 0;
-}
-
 bool tokens_suffix(const char *path) {
-    return ends(path, ".npy") || ends(path, ".bin") || ends(path, ".u16") || ends(path, ".u32");
+    return file_has_suffix(path, ".npy") || file_has_suffix(path, ".bin") || file_has_suffix(path, ".u16") ||
+           file_has_suffix(path, ".u32");
 }
 
 static int32_t word_at(const uint8_t *p) {
@@ -22,7 +18,7 @@ static int32_t word_at(const uint8_t *p) {
 // A Megatron pair is two files of one name; either may be given.
 static Status refuse_megatron(const char *path) {
     char index[FILE_PATH];
-    if (!ends(path, ".idx") && !ends(path, ".bin"))
+    if (!file_has_suffix(path, ".idx") && !file_has_suffix(path, ".bin"))
         return STATUS_OK;
     snprintf(index, sizeof index, "%.*s.idx", (int)strlen(path) - 4, path);
     if (!file_exists(index))
@@ -38,7 +34,7 @@ static Status refuse_megatron(const char *path) {
         return status_make(EXIT_REQUEST,
                            "%s: Megatron token files are not read yet: write the ids as a raw or numpy array",
                            path);
-    if (ends(path, ".idx"))
+    if (file_has_suffix(path, ".idx"))
         return status_make(EXIT_REQUEST, "%s: not an index file (it does not begin with MMIDIDX)", path);
     return STATUS_OK;
 }
@@ -70,7 +66,7 @@ Status tokens_find(const char *path, TokenKind *kind) {
         *kind = TOKENS_NUMPY;
     } else if (magic == 20240520 || magic == 20240801) {
         *kind = TOKENS_LLMC;
-    } else if (tokens_suffix(path) || ends(path, ".idx")) {
+    } else if (tokens_suffix(path) || file_has_suffix(path, ".idx")) {
         TRY(refuse_megatron(path));
         TRY(refuse_relatives(path, magic));
         *kind = TOKENS_RAW;
@@ -129,7 +125,7 @@ static Status open_raw(TokenFile *f, int64_t vocab, int width) {
     int64_t wanted;
     TRY(read_meta(f, &width, &wanted));
     if (!width)
-        width = ends(path, ".u16") ? 2 : ends(path, ".u32") ? 4 : 0;
+        width = file_has_suffix(path, ".u16") ? 2 : file_has_suffix(path, ".u32") ? 4 : 0;
     if (!width)
         width = vocab <= 1 << 8 ? 1 : vocab <= 1 << 16 ? 2 : vocab <= (int64_t)1 << 32 ? 4 : 8;
     f->layout = (IdLayout){.width = (uint8_t)width};

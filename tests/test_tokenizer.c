@@ -343,6 +343,46 @@ static void test_invalid_replaced(void **state) {
     refused(read_all(OUT "/x.jsonl", &(TextOptions){.field = "t"}, &n, joined, sizeof joined), "line 1");
 }
 
+static Status encode_file(const char *tokenizer, const char *path, Ids *ids) {
+    Tokenizer *t;
+    TextFile *f = NULL;
+    TRY(tokenizer_open(tokenizer, &t));
+    Status s = text_open(path, &(TextOptions){0}, &f);
+    while (!s.code) {
+        const char *text;
+        size_t n;
+        s = text_next(f, &text, &n);
+        if (s.code || !text)
+            break;
+        s = tokenizer_encode(t, text, n, NULL, ids);
+    }
+    text_close(f);
+    tokenizer_close(t);
+    return s;
+}
+
+// Each allocation and file call fails once: code 1, nothing leaks.
+static void test_faults(void **state) {
+    (void)state;
+    static const char *const paths[] = {FORMATS "docs.jsonl.gz", FORMATS "docs.jsonl.zst",
+                                        FORMATS "plain.txt"};
+    for (FaultKind kind = FAULT_ALLOC; kind <= FAULT_FILE; kind++) {
+        for (size_t k = 0; k < COUNT_OF(paths); k++) {
+            bool hit = true;
+            for (long nth = 1; hit; nth++) {
+                Ids ids = {0};
+                fault_set(kind, nth, nth % 2);
+                Status s = encode_file(DATA "gpt2.small.json", paths[k], &ids);
+                hit = fault_count(kind) >= nth;
+                fault_set(kind, 0, false);
+                mem_free(ids.at);
+                if (s.code != (hit ? EXIT_WORK : 0))
+                    fail_msg("fault %ld of kind %d: code %d, %s", nth, (int)kind, s.code, s.text);
+            }
+        }
+    }
+}
+
 static int setup(void **state) {
     (void)state;
     return file_remove_tree(OUT).code || file_make_dir(OUT).code;
@@ -359,6 +399,7 @@ int main(void) {
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_bad_texts),
         cmocka_unit_test(test_invalid_replaced),
+        cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -125,3 +125,68 @@ double test_error(const Module *m, const Tensor *a, const Tensor *b, double floo
     }
     return worst / scale;
 }
+
+// The slope of the loss along direction u of parameter k, by central differences.
+static double numeric_slope(Arena *arena, const Module *m, const Func *eval, TestEnv *e, int32_t k) {
+    double sides[2], h = 1e-5;
+    int64_t n = type_count(m, &m->params.at[k].type);
+    double *x = e->param[k], *moved = arena_alloc(arena, (size_t)n * sizeof *moved);
+    for (int side = 0; side < 2; side++) {
+        for (int64_t j = 0; j < n; j++)
+            moved[j] = x[j] + (side ? -h : h) * test_uniform(99, (uint64_t)j);
+        e->param[k] = moved;
+        sides[side] = test_eval(arena, m, eval, e)[0].at[0];
+    }
+    e->param[k] = x;
+    return (sides[0] - sides[1]) / (2 * h);
+}
+
+static void check_same(const Module *m, const Func *f, const Tensor *have, const Tensor *want,
+                       const char *name) {
+    for (uint32_t i = 0; i < f->outputs.n; i++)
+        if (!(test_error(m, &have[i], &want[i], 1e-6) < 1e-10))
+            fail_msg("%s: %s changed by %g", name, f->outputs.at[i].name,
+                     test_error(m, &have[i], &want[i], 1e-6));
+}
+
+void test_module_gradients(Arena *arena, Module *m, const char *name, int32_t vocab, uint64_t seed) {
+    PassOptions o = test_pass_options();
+    TestEnv e;
+    pass_simplify(m, &o);
+    ir_verify(m, "simplify");
+    pass_autodiff(m, &o);
+    ir_verify(m, "autodiff");
+    Func *f = module_find_func(m, "micro"), *eval = module_find_func(m, "eval");
+    test_env(&e, arena, m, f, vocab, seed);
+    Tensor *g = test_eval(arena, m, f, &e);
+    for (uint32_t i = 0; i < f->outputs.n; i++) {
+        if (strncmp(f->outputs.at[i].name, "grad.", 5))
+            continue;
+        int32_t k = module_param(m, f->outputs.at[i].name + 5);
+        double slope = 0;
+        for (int64_t j = 0, n = type_count(m, &g[i].type); j < n; j++)
+            slope += g[i].at[j] * test_uniform(99, (uint64_t)j);
+        double numeric = numeric_slope(arena, m, eval, &e, k);
+        if (!(fabs(numeric - slope) <= 1e-6 * fmax(fabs(slope), 1e-2)))
+            fail_msg("%s %s: gradient %.9g, finite differences %.9g", name, f->outputs.at[i].name, slope,
+                     numeric);
+    }
+    pass_expand(m, &o);
+    ir_verify(m, "expand");
+    check_same(m, f, test_eval(arena, m, module_find_func(m, "micro"), &e), g, name);
+    pass_simplify2(m, &o);
+    ir_verify(m, "simplify2");
+    check_same(m, f, test_eval(arena, m, module_find_func(m, "micro"), &e), g, name);
+}
+
+void test_gradients(const char *model, Shape shape, const char *set) {
+    Arena arena;
+    arena_init(&arena, 0);
+    jmp_buf out_of_memory;
+    arena.fail = &out_of_memory;
+    assert_int_equal(setjmp(out_of_memory), 0);
+    char name[512];
+    snprintf(name, sizeof name, "%s %s", model, set ? set : "");
+    test_module_gradients(&arena, test_trace(&arena, model, shape, 2, 4, set), name, shape.vocab, 1);
+    arena_free(&arena);
+}

@@ -28,4 +28,9 @@ Env test_env_of(TestEnv *e);
 Tensor *test_eval(Arena *arena, const Module *m, const Func *f, TestEnv *e);
 // Largest |a - b| over the largest |b| (at least `floor`).
 double test_error(const Module *m, const Tensor *a, const Tensor *b, double floor);
+// Gradients of a model (as in test_trace) in "micro" against central differences of its loss along a random
+// direction of every parameter; then expand and simplify2 keep every value.
+void test_gradients(const char *model, Shape shape, const char *set);
+// The same for a module with the function "loss", whose outputs may be more than the loss.
+void test_module_gradients(Arena *arena, Module *m, const char *name, int32_t vocab, uint64_t seed);
 #endif

@@ -11,62 +11,14 @@
 static const Shape micro_shape = {
     .d_model = 8, .n_layer = 2, .n_head = 2, .n_kv_head = 1, .head_dim = 6, .ff = 16, .vocab = 11};
 
-// Gradients of "micro" against central differences of its loss, along a random direction of every parameter.
-static void check_gradients(const char *model, const char *set) {
-    Arena arena;
-    arena_init(&arena, 0);
-    jmp_buf out_of_memory;
-    arena.fail = &out_of_memory;
-    assert_int_equal(setjmp(out_of_memory), 0);
-    Module *m = test_trace(&arena, model, micro_shape, 2, 4, set);
-    PassOptions o = test_pass_options();
-    TestEnv e;
-    pass_simplify(m, &o);
-    pass_autodiff(m, &o);
-    ir_verify(m, "autodiff");
-    Func *f = module_find_func(m, "micro"), *eval = module_find_func(m, "eval");
-    test_env(&e, &arena, m, f, micro_shape.vocab, 1);
-    Tensor *g = test_eval(&arena, m, f, &e);
-    for (uint32_t i = 1; i < f->outputs.n; i++) {
-        int32_t k = module_param(m, f->outputs.at[i].name + 5);
-        int64_t n = type_count(m, &g[i].type);
-        double slope = 0, sides[2], h = 1e-5;
-        for (int64_t j = 0; j < n; j++)
-            slope += g[i].at[j] * test_uniform(99, (uint64_t)j);
-        for (int side = 0; side < 2; side++) {
-            for (int64_t j = 0; j < n; j++)
-                e.param[k][j] += (side ? -2 : 1) * h * test_uniform(99, (uint64_t)j);
-            sides[side] = test_eval(&arena, m, eval, &e)[0].at[0];
-        }
-        for (int64_t j = 0; j < n; j++)
-            e.param[k][j] += h * test_uniform(99, (uint64_t)j);
-        double numeric = (sides[0] - sides[1]) / (2 * h);
-        if (!(fabs(numeric - slope) <= 1e-6 * fmax(fabs(slope), 1e-2)))
-            fail_msg("%s %s %s: gradient %.9g, finite differences %.9g", model, set ? set : "",
-                     f->outputs.at[i].name, slope, numeric);
-    }
-    // every later graph pass keeps every value
-    pass_expand(m, &o);
-    ir_verify(m, "expand");
-    pass_simplify2(m, &o);
-    ir_verify(m, "simplify2");
-    f = module_find_func(m, "micro");
-    Tensor *again = test_eval(&arena, m, f, &e);
-    for (uint32_t i = 0; i < f->outputs.n; i++)
-        if (!(test_error(m, &again[i], &g[i], 1e-6) < 1e-10))
-            fail_msg("%s: %s changed by %g", model, f->outputs.at[i].name,
-                     test_error(m, &again[i], &g[i], 1e-6));
-    arena_free(&arena);
-}
-
 static void gradients_of_models(void **state) {
     (void)state;
-    check_gradients("pre_ln", NULL);
-    check_gradients("hc", NULL);
-    check_gradients("hc", "hc.mixing=none");
-    check_gradients("hc", "hc.dynamic=false");
-    check_gradients("hc", "hc.readout=norm_collapse");
-    check_gradients("hc", "hc.streams=2");
+    test_gradients("pre_ln", micro_shape, NULL);
+    test_gradients("hc", micro_shape, NULL);
+    test_gradients("hc", micro_shape, "hc.mixing=none");
+    test_gradients("hc", micro_shape, "hc.dynamic=false");
+    test_gradients("hc", micro_shape, "hc.readout=norm_collapse");
+    test_gradients("hc", micro_shape, "hc.streams=2");
 }
 
 // ---- Every MAP and REDUCE row of the table

@@ -1,5 +1,6 @@
 // Parameters and moments between the device and safetensors files: see checkpoint.h and params.h.
 #include "runtime/params.h"
+#include <math.h>
 #include <string.h>
 
 static const char *const suffixes[] = {
@@ -169,9 +170,21 @@ static Status listing_make(const Plan *p, const ParamPart *parts, int n_parts, L
     return STATUS_OK;
 }
 
-static Status write_all(StWriter *w, Exec *e, const Listing *l, float *buffer) {
+// The last gate before storage: a state that is not finite is never written.
+static Status check_finite(const Plan *p, const Listing *l, int32_t i, const float *values) {
+    int64_t n = params_count(&p->params.at[l->what[i].param]), at = 0;
+    while (at < n && isfinite(values[at]))
+        at++;
+    return at == n
+               ? STATUS_OK
+               : status_make(EXIT_WORK, "%s: element %lld is %g: no checkpoint is written, older ones stay",
+                             l->names[i], (long long)at, (double)values[at]);
+}
+
+static Status write_all(StWriter *w, Exec *e, const Plan *p, const Listing *l, float *buffer) {
     for (int32_t i; (i = st_next(w)) >= 0;) {
         TRY(exec_param_read(e, l->what[i].param, l->what[i].part, buffer));
+        TRY(check_finite(p, l, i, buffer));
         TRY(st_write(w, buffer));
     }
     return STATUS_OK;
@@ -189,7 +202,7 @@ Status params_write(const char *path, Exec *e, const Plan *p, const ParamPart *p
         s = st_create(path, l.entries, l.n,
                       (StMeta[]){{"producer", "depthbench"}, {"model", p->model}, {NULL, NULL}}, &w);
     if (!s.code)
-        s = write_all(w, e, &l, buffer);
+        s = write_all(w, e, p, &l, buffer);
     if (!s.code) {
         st_digest(w, sha256, bytes);
         s = st_commit(&w);

@@ -378,6 +378,20 @@ static void test_full_disk(void **state) {
     toy_stop(&t);
 }
 
+static void test_not_finite_never_lands(void **state) {
+    (void)state;
+    Toy t;
+    char folder[FILE_PATH];
+    float values[6] = {1, 2, 3, 4, INFINITY, 6};
+    toy_start(&t, 1);
+    need(exec_param_write(t.exec, 1, PART_EXP_AVG, values));
+    Status s = checkpoint_save(OUT "/ci", t.exec, &t.plan, &(Progress){.step = 1}, 1, 0, folder);
+    assert_int_equal(s.code, EXIT_WORK);
+    assert_non_null(strstr(s.text, "b.weight.exp_avg: element 4 is inf"));
+    assert_false(file_exists(OUT "/ci/step-1"));
+    toy_stop(&t);
+}
+
 static void test_differences(void **state) {
     (void)state;
     Toy t;
@@ -492,8 +506,9 @@ int main(void) {
         cmocka_unit_test(test_micro_batches),     cmocka_unit_test(test_overfit),
         cmocka_unit_test(test_not_finite),        cmocka_unit_test(test_validation),
         cmocka_unit_test(test_checkpoint_choice), cmocka_unit_test(test_checkpoint_faults),
-        cmocka_unit_test(test_full_disk),         cmocka_unit_test(test_differences),
-        cmocka_unit_test(test_run_folders),       cmocka_unit_test(test_event_files),
+        cmocka_unit_test(test_full_disk),         cmocka_unit_test(test_not_finite_never_lands),
+        cmocka_unit_test(test_differences),       cmocka_unit_test(test_run_folders),
+        cmocka_unit_test(test_event_files),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -34,7 +34,6 @@ Ref ir_node(Builder *b, Node p, int n_in, const Ref *in) {
     p.in0 = f->ins.n;
     p.loc = b->loc;
     p.layer = b->layer;
-    p.mark = 0;
     for (int i = 0; i < n_in; i++)
         vec_push(b->m->arena, &f->ins, in[i]);
     vec_push(b->m->arena, &f->nodes, p);

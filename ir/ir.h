@@ -82,7 +82,7 @@ typedef struct Node {
     const char *name; // OP_input: its name
     Loc loc;
     int16_t layer; // the layer it was made in; -1: none
-    uint16_t mark; // passes' own use; 0 between passes
+    bool late; // rebuilt for backward: computed right before its use, never shared with the value it repeats
 } Node;
 
 typedef struct NamedRef {

@@ -368,6 +368,7 @@ static bool parse_node(Parse *p) {
             return false;
         b.layer = (int16_t)k;
     }
+    n.late = take(p, "late");
     n.n_in = (uint8_t)n_in;
     if (!ir_attributes_fit(p->m, p->f, &n))
         return fail(p, "attributes do not fit the op");

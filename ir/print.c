@@ -18,6 +18,8 @@ static void print_loc(Text *out, const Node *n) {
         text_add(out, "<%d:%d", n->loc.file[1], n->loc.line[1]);
     if (n->layer >= 0)
         text_add(out, " L%d", n->layer);
+    if (n->late)
+        text_add(out, " late");
 }
 
 static bool is_inline(const Node *n) {

@@ -198,6 +198,7 @@ static void call_group(Outline *u, int32_t group) {
         if (n->op == OP_input)
             in[n_in++] = is_literal ? ir_const(&b, d->literals.at[literal]) : u->map[d->args.at[arg]];
         CHECK(n_in < UINT8_MAX, "kernel %s has too many arguments", callee->name);
+        CHECK(!n_in || in[n_in - 1], "operand %d of kernel %s has no place", n_in - 1, callee->name);
         arg += n->op == OP_input && !is_literal;
         literal += is_literal;
     }

@@ -11,7 +11,8 @@ typedef struct Limits {       // a target, as far as passes see it
     bool sort_on_host;
 } Limits;
 
-typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_AUTO, RECOMPUTE_FULL } Recompute;
+// AUTO takes the first of NONE, SOME, FULL whose plan fits memory_limit.
+typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_AUTO, RECOMPUTE_FULL, RECOMPUTE_SOME } Recompute;
 
 // Prints kernel texts; the codegen directory provides one a target, the caller (frontend/cli) joins the two.
 typedef struct KernelPrinter {
@@ -46,6 +47,7 @@ typedef void Pass(Module *m, const PassOptions *o);
 // Runs pipeline.def on a module with the function "loss", verifying after each pass, and builds the plan.
 // The module is left as the last pass made it. ms[i]: time of pass i, may be NULL.
 Status pipeline_run(Module *m, const PassOptions *o, Plan **plan) MUST_USE;
+size_t plan_bytes(const Plan *p); // all arenas together
 extern const char *const pass_names[];
 extern const int n_passes;
 extern const char *const pass_docs[];

@@ -115,6 +115,29 @@ static void find_stages(Fusion *s) {
     }
 }
 
+// What is rebuilt for backward, and what is computed from it, goes to the last stage that its users allow, so that it does
+// not live before.
+static void delay_late(Fusion *s) {
+    const Func *f = s->f;
+    uint32_t n_nodes = f->nodes.n, *limit = arena_alloc(s->m->arena, n_nodes * sizeof *limit);
+    bool *moves = arena_alloc(s->m->arena, n_nodes);
+    for (Ref r = 1; r < n_nodes; r++) {
+        limit[r] = UINT32_MAX; // no user yet
+        moves[r] = node_at(f, r)->late;
+        for (int i = 0; i < node_at(f, r)->n_in; i++)
+            moves[r] |= moves[fusion_base(f, node_in(f, r, i))];
+    }
+    for (Ref r = n_nodes; r-- > 1;) {
+        const Node *n = node_at(f, r);
+        if (moves[r] && limit[r] != UINT32_MAX)
+            s->stage[r] = limit[r];
+        for (int i = 0; i < n->n_in; i++) {
+            Ref x = node_in(f, r, i), base = fusion_base(f, x);
+            limit[base] = MIN_OF(limit[base], s->stage[r] - !inside(s, x, r));
+        }
+    }
+}
+
 // ---- A column sum that nobody waits for goes where its largest operand is read anyway
 
 typedef struct Users { // of each node, in order: list[first[r] .. first[r+1])
@@ -244,6 +267,7 @@ void fusion_stage(Fusion *s) {
     Ref *parent = arena_alloc(a, n * sizeof *parent);
     find_roles(s);
     find_stages(s);
+    delay_late(s);
     if (s->o->fuse)
         settle_columns(s);
     find_groups(s, parent);

@@ -58,10 +58,11 @@ Status shape_find(const char *name, Shape *out) MUST_USE; // code 2 with the nea
 
 // ---- A model, from script or text to plan (model.c)
 typedef struct BuildRequest {
-    const char *model;  // name in models/, path of a script, or FILE.ir
-    const char *shape;  // row name; NULL: o->shape or tiny
-    int64_t batch, seq; // of a micro-batch
-    int32_t vocab;      // > 0: set by the tokenizer unless --set vocab is given
+    const char *model;   // name in models/, path of a script, or FILE.ir
+    const char *shape;   // row name; NULL: o->shape or tiny
+    int64_t batch, seq;  // of a micro-batch
+    int32_t vocab;       // > 0: set by the tokenizer unless --set vocab is given
+    size_t memory_limit; // of the plan, for --recompute auto; 0: --memory
     bool train, want_logits, want_hidden, want_grads;
     void (*observe)(void *ctx, const char *pass, bool before, const Module *m);
     void *observe_ctx;

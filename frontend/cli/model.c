@@ -136,6 +136,8 @@ static Status pass_options(const Options *o, const BuildRequest *r, PassOptions 
         return status_make(EXIT_REQUEST, "--recompute %s: choose none, auto or full", recompute);
     if (o->memory)
         TRY(bytes_parse(o->memory, &p->memory_limit));
+    if (r->memory_limit)
+        p->memory_limit = r->memory_limit;
     p->train = r->train;
     p->want_logits = r->want_logits;
     p->want_hidden = r->want_hidden;

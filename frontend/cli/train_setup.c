@@ -36,16 +36,13 @@ static Status check_options(const Options *o) {
     return STATUS_OK;
 }
 
-static size_t planned_bytes(const Plan *p) {
-    size_t n = 0;
-    for (int a = 0; a < N_ARENAS; a++)
-        n += p->arena_bytes[a];
-    return n;
-}
-
-static Status build_micro(Setup *s, int64_t micro, int32_t vocab) {
-    BuildRequest r = {
-        .model = s->o->args.at[0], .batch = micro, .seq = s->o->seq, .vocab = vocab, .train = true};
+static Status build_micro(Setup *s, int64_t micro, int32_t vocab, size_t limit) {
+    BuildRequest r = {.model = s->o->args.at[0],
+                      .batch = micro,
+                      .seq = s->o->seq,
+                      .vocab = vocab,
+                      .train = true,
+                      .memory_limit = limit};
     TRY(build_model(s->o, &r, &s->built));
     s->micro_batch = micro;
     return STATUS_OK;
@@ -60,8 +57,8 @@ static Status build_fitting(Setup *s, int32_t vocab) {
     for (int64_t micro = first; micro >= 1; micro--) {
         if (s->batch % micro)
             continue;
-        TRY(build_micro(s, micro, vocab));
-        need = planned_bytes(s->built.plan);
+        TRY(build_micro(s, micro, vocab, limit));
+        need = plan_bytes(s->built.plan);
         if (need <= limit)
             return STATUS_OK;
         build_free(&s->built);
@@ -301,7 +298,7 @@ void setup_table(Setup *s) {
           (long long)s->schedule.warmup, decay_names[s->schedule.decay], s->schedule.peak,
           s->schedule.peak * s->schedule.min_ratio);
     human(o, "memory     planned %s: weights %s, optimizer %s, gradients %s, activations %s\n",
-          bytes_text((double)planned_bytes(s->built.plan), t[0]), bytes_text((double)c->params_bytes, t[1]),
+          bytes_text((double)plan_bytes(s->built.plan), t[0]), bytes_text((double)c->params_bytes, t[1]),
           bytes_text((double)c->state_bytes, t[2]), bytes_text((double)c->grads_bytes, t[3]),
           bytes_text((double)c->acts_bytes, t[4]));
     human(o, "kernels    %d distinct, %d launches, %d GEMMs a micro-batch\n", c->kernels, c->launches,
@@ -315,5 +312,5 @@ void setup_table(Setup *s) {
                             s->built.plan->model, "params", (json_int_t)c->params, "steps",
                             (json_int_t)s->schedule.steps, "batch", (json_int_t)s->batch, "micro_batch",
                             (json_int_t)s->micro_batch, "seq", (json_int_t)s->seq, "planned_bytes",
-                            (json_int_t)planned_bytes(s->built.plan)));
+                            (json_int_t)plan_bytes(s->built.plan)));
 }

@@ -159,11 +159,13 @@ static bool fills_buffer(const Planner *p, const Value *v) {
     return b->arena == ARENA_ACTS && b->bytes == bytes && place_dense_from(p->m, &v->type, &v->at, 0);
 }
 
-// A row kernel may write a result over an operand of the same type; whether it does depends on lifetimes.
-static void note_in_place(Planner *p, const Value *in, int n_in, const Value *out, int n_out) {
+// A row kernel may write a result over an operand of the same type that has all rows: each row is read before
+// it is written, while what lacks rows is read by all. Whether it does depends on lifetimes.
+static void note_in_place(Planner *p, const Func *f, const Value *in, int n_in, const Value *out, int n_out) {
     int32_t step = (int32_t)p->plan->steps.n - 1;
+    AxisId rows[MAX_RANK];
     for (int i = 0; i < n_out; i++)
-        for (int j = 0; j < n_in; j++)
+        for (int j = 0; j < n_in && type_rows(p->m, &out[i].type, rows) == f->n_row_axes; j++)
             if (type_same(&in[j].type, &out[i].type) && fills_buffer(p, &in[j]) && fills_buffer(p, &out[i]))
                 vec_push(p->plan->arena, &p->in_place, ((InPlace){step, in[j].at.buffer, out[i].at.buffer}));
 }
@@ -189,7 +191,7 @@ void emit_launch(Planner *p, const LaunchSpec *l) {
         vec_push(p->plan->arena, &p->plan->scalars, l->scalars[i]);
     for (int i = 0; i < n; i++)
         row_arg(p, s, f, arg_type(f, i, l->n_in), &args[i]);
-    note_in_place(p, args, l->n_in, args + l->n_in, l->n_out);
+    note_in_place(p, f, args, l->n_in, args + l->n_in, l->n_out);
     const PlanKernel *k = &p->plan->kernels.at[l->kernel];
     s->bytes = k->bytes_per_item * (double)s->items;
     s->flops = k->flops_per_item * (double)s->items;

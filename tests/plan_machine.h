@@ -311,6 +311,17 @@ static double *machine_read(Machine *k, const char *name, const char *program, i
     return out;
 }
 
+// Every row axis of a launch moves through this operand: no row reads what another row may have written.
+static bool machine_all_rows(const Plan *plan, const PlanStep *s, int32_t buffer) {
+    for (int32_t a = 0; a < s->n_args; a++) {
+        const PlanView *v = &plan->views.at[s->arg0 + a];
+        for (int i = 0; v->buffer == buffer && i < PLAN_MAX_ROWS; i++)
+            if (s->size[i] > 1 && !v->stride[i])
+                return false;
+    }
+    return true;
+}
+
 // Two buffers of one program that share bytes and are both alive at some step: names them; NULL when there
 // are none. Lifetimes are found again from the steps.
 static const char *machine_overlap(const Plan *plan, Arena *a) {
@@ -331,7 +342,9 @@ static const char *machine_overlap(const Plan *plan, Arena *a) {
                 bool alive = first[i] >= 0 && first[j] >= 0 && first[i] <= last[j] && first[j] <= last[i];
                 int32_t both = first[i] > first[j] ? first[i] : first[j];
                 const PlanStep *s = &plan->steps.at[both < 0 ? 0 : both];
-                bool in_place = (last[i] == both || last[j] == both) && x->offset == y->offset &&
+                bool in_place = both >= 0 &&
+                                machine_all_rows(plan, s, first[i] > first[j] ? (int32_t)j : (int32_t)i) &&
+                                (last[i] == both || last[j] == both) && x->offset == y->offset &&
                                 x->bytes == y->bytes && s->kind == STEP_LAUNCH &&
                                 plan->kernels.at[s->kernel].kind == KERNEL_ROW && first[i] != first[j];
                 alive = alive && !in_place;

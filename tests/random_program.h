@@ -13,6 +13,7 @@ typedef struct Random {
     uint64_t state;
     AxisId rows[2], h, g, n, m2, t, p, d, f, q, k, e, half, v;
     Ref pool[128];
+    bool cut[4096]; // by value: its halves were taken
     int n_pool, n_params;
 } Random;
 
@@ -130,8 +131,12 @@ static Ref random_op(Random *r) {
         return ir_rename(
             b, ir_reduce(b, OP_sum, ir_mul(b, x, random_param(r, 2, (AxisId[]){r->n, r->m2})), 1, &r->n),
             r->m2, r->n);
-    case 7:
-        return wide == r->f ? ir_slice(b, x, r->f, r->half, random_below(r, 2) ? 6 : 0) : 0;
+    case 7: // both halves of a wide axis, once: gradients of other cuts are masks, which no kernel has for
+            // wide axes
+        if (wide != r->f || r->cut[x])
+            return 0;
+        r->cut[x] = true;
+        return ir_mul(b, ir_slice(b, x, r->f, r->half, 0), ir_tanh(b, ir_slice(b, x, r->f, r->half, 6)));
     case 8:
         return narrow || !flat || wide == r->q ? 0 : random_attention(r, x);
     case 9:
@@ -185,6 +190,7 @@ static Module *random_module(Arena *a, uint64_t seed, int n_ops) {
         Ref x = random_op(&r);
         if (!x || random_type(&r, x)->rank > 5)
             continue;
+        CHECK(r.b.f->nodes.n < COUNT_OF(r.cut), "a random program of %u nodes", r.b.f->nodes.n);
         r.pool[r.n_pool++] = x;
         i++;
     }

@@ -1,6 +1,7 @@
 // Random programs: the whole pipeline, fused and unfused, against the evaluator on the graph before fusion.
-// DEPTHBENCH_SEEDS=FIRST,COUNT runs others.
-#include "tests/plan_check.h"
+// DEPTHBENCH_SEEDS=FIRST,COUNT runs others on the plain machine, DEPTHBENCH_HOST_SEEDS=FIRST,COUNT on the
+// host.
+#include "tests/plan_host.h"
 #include "tests/random_program.h"
 
 static void run_seed(uint64_t seed, bool fuse, Dtype compute) {
@@ -18,11 +19,28 @@ static void run_seed(uint64_t seed, bool fuse, Dtype compute) {
     check_run(m, plan, "eval", half ? module_find_func(m, "eval") : kept.eval, half ? 0.02 : 1e-5);
 }
 
+// Kernels in C take their time to compile, so fewer of these.
+static void run_on_host(uint64_t seed) {
+    Kept kept = {.pass = "simplify2"};
+    Module *m = random_module(&arena, seed, 4 + (int)(seed % 28));
+    PassOptions o = model_options(&kept, DT_F32);
+    Plan *plan;
+    o.printer = host_printer;
+    o.limits.head_chunk_bytes = 4 * 11 * (int64_t)(1 + seed % 7);
+    must(pipeline_run(m, &o, &plan));
+    check_host(m, plan, "micro", kept.micro, 1e-4);
+    check_host(m, plan, "eval", kept.eval, 1e-4);
+}
+
+static void seeds(const char *variable, unsigned long *first, unsigned long *count) {
+    const char *text = getenv(variable);
+    if (text)
+        assert_int_equal(sscanf(text, "%lu,%lu", first, count), 2);
+}
+
 static void test_random(void **state) {
     unsigned long first = 1, count = 40;
-    const char *text = getenv("DEPTHBENCH_SEEDS");
-    if (text)
-        assert_int_equal(sscanf(text, "%lu,%lu", &first, &count), 2);
+    seeds("DEPTHBENCH_SEEDS", &first, &count);
     for (unsigned long seed = first; seed < first + count; seed++)
         for (int mode = 0; mode < 3; mode++) {
             print_message("seed %lu %s\n", seed, mode == 0 ? "fused" : mode == 1 ? "unfused" : "bf16");
@@ -32,7 +50,19 @@ static void test_random(void **state) {
         }
 }
 
+static void test_random_host(void **state) {
+    unsigned long first = 1, count = 3;
+    seeds("DEPTHBENCH_HOST_SEEDS", &first, &count);
+    for (unsigned long seed = first; seed < first + count; seed++) {
+        print_message("seed %lu on the host\n", seed);
+        run_on_host(seed);
+        teardown(state);
+        setup(state);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_random, setup, teardown)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_random, setup, teardown),
+                                       cmocka_unit_test_setup_teardown(test_random_host, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-// Fusion: all nodes between two GEMMs become one row kernel. Stages and groups (stage.c), what is read and
-// what is rebuilt (sink.c), kernels and calls (outline.c).
+// Fusion: all nodes between two GEMMs become one row kernel. Normal form (normal.c), stages and groups
+// (stage.c), what is read and what is rebuilt (sink.c), kernels and calls (outline.c).
 #include "passes/fusion.h"
 
 void pass_fuse(Module *m, const PassOptions *o) {
@@ -7,7 +7,7 @@ void pass_fuse(Module *m, const PassOptions *o) {
     for (uint32_t i = 0; i < n; i++) {
         if (m->funcs.at[i]->is_kernel)
             continue;
-        Fusion s = {.m = m, .o = o, .f = m->funcs.at[i]};
+        Fusion s = {.m = m, .o = o, .f = fusion_normal_form(m, m->funcs.at[i])};
         fusion_stage(&s);
         fusion_sink(&s);
         Func *fused = fusion_outline(&s);

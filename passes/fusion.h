@@ -6,7 +6,7 @@
 // What fusion may do with a node.
 typedef enum Role {
     ROLE_LEAF,   // input, parameter, constant: an operand of whatever uses it
-    ROLE_STATIC, // depends on no input and no parameter: rebuilt wherever it is used, or part of a `constant`
+    ROLE_STATIC, // depends on no input and no parameter: a table, evaluated when compiled
     ROLE_ANCHOR, // a kernel of its own: GEMM, attention, head, scatter, constant
     ROLE_ALIAS,  // a view of storage: split, merge, wide slice, wide concat
     ROLE_ROW,    // may be in a row kernel
@@ -34,6 +34,8 @@ typedef struct Fusion {
     VEC(Group) groups;
 } Fusion;
 
+// No stop_grad; sums over all rows or none (normal.c).
+Func *fusion_normal_form(Module *m, const Func *f);
 // Fills role, stage, column, reduces, and the groups with their nodes (stage.c).
 void fusion_stage(Fusion *s);
 // Decides what each group reads and what it rebuilds; fills outputs and clones (sink.c).
@@ -42,6 +44,8 @@ void fusion_sink(Fusion *s);
 Func *fusion_outline(Fusion *s);
 
 Ref fusion_base(const Func *f, Ref r); // the op of which r is a result
+// A number, or an iota over no row axis: every kernel that uses it has its own.
+bool fusion_is_free(const Fusion *s, Ref r);
 bool fusion_same_rows(const Fusion *s, const Group *g, Ref r);
 // Bytes that one row of a value takes in memory; 0 for values without rows.
 double fusion_row_bytes(const Fusion *s, Ref r);

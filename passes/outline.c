@@ -31,12 +31,10 @@ static Ref draft_node(Outline *u, Builder *b, Draft *d, int32_t group, Ref r) {
         return u->inner[r];
     const Node *n = node_at(s->f, r);
     bool own = s->role[r] == ROLE_ROW && (s->group[r] == group || u->clone_of[r] == group + 1);
-    if (own || s->role[r] == ROLE_STATIC || n->op == OP_const) {
+    if (own || fusion_is_free(s, r)) {
         Ref in[UINT8_MAX + 1];
         for (int i = 0; i < n->n_in; i++)
             in[i] = draft_node(u, b, d, group, node_in(s->f, r, i));
-        if (n->op == OP_stop_grad)
-            return u->inner[r] = in[0];
         b->loc = n->loc;
         Node copy = *n;
         if (n->op == OP_const && !n->type.rank)

@@ -44,7 +44,16 @@ static Role role_of(const Fusion *s, Ref r) {
 
 static bool reduces_kind(const Fusion *s, Ref r, AxisKind kind) {
     const Node *n = node_at(s->f, r);
-    return op_info[n->op].cls == CLASS_REDUCE && s->m->axes.at[n->ax[0]].kind == kind;
+    for (int i = 0; op_info[n->op].cls == CLASS_REDUCE && i < n->n_ax; i++)
+        if (s->m->axes.at[n->ax[i]].kind == kind)
+            return true;
+    return false;
+}
+
+bool fusion_is_free(const Fusion *s, Ref r) {
+    const Node *n = node_at(s->f, r);
+    AxisId rows[MAX_RANK];
+    return (n->op == OP_const || n->op == OP_iota) && !type_rows(s->m, &n->type, rows);
 }
 
 // Row axes in which a node is computed: a column sum runs over the rows of its operand.

@@ -43,6 +43,16 @@ static Ref spread_to(Diff *d, Ref g, const Type *t) {
     return g;
 }
 
+// A gradient g of a result type, for an operand that was broadcast: axes that neither g nor the operand has
+// are summed too, and a sum over equal elements is a factor.
+static Ref sum_missing(Diff *d, Ref g, const Type *result, const Type *operand) {
+    double count = 1;
+    for (int i = 0; g && i < result->rank; i++)
+        if (!type_has(operand, result->axis[i]) && !type_has(type_of(d, g), result->axis[i]))
+            count *= d->b.m->axes.at[result->axis[i]].size;
+    return count > 1 ? ir_mul(&d->b, g, ir_const(&d->b, count)) : g;
+}
+
 static void add_adjoint(Diff *d, Ref x, Ref g) {
     if (!g || !d->wanted[x])
         return;
@@ -204,9 +214,11 @@ static void composite_grad(Diff *d, Ref r, const Node *n, Ref g) {
     case OP_sum:
         add_adjoint(d, in[0], g);
         break;
-    case OP_rmax:
-        add_adjoint(d, in[0], ir_mul(b, g, ir_eq(b, in[0], r)));
+    case OP_rmax: { // elements that share the largest value share its gradient
+        Ref mask = ir_eq(b, in[0], r), sharers = ir_reduce(b, OP_sum, mask, n->n_ax, n->ax);
+        add_adjoint(d, in[0], ir_mul(b, ir_div(b, g, ir_max(b, sharers, ir_const(b, 1))), mask));
         break;
+    }
     case OP_dot:
         dot_grad(d, r, g);
         break;
@@ -246,7 +258,8 @@ static void node_grad(Diff *d, Ref r) {
             in[i] = node_in(d->b.f, r, i);
         map_grad(&d->b, (Op)n.op, in, r, g, out);
         for (int i = 0; i < n.n_in; i++)
-            add_adjoint(d, in[i], out[i]);
+            if (d->wanted[in[i]])
+                add_adjoint(d, in[i], sum_missing(d, out[i], &n.type, type_of(d, in[i])));
     } else if (op_info[n.op].cls == CLASS_VIEW)
         view_grad(d, r, &n, g);
     else

@@ -94,7 +94,8 @@ static bool flat_name(const Planner *p, const char *name, ArenaId *arena, size_t
 
 static Place flat_place(Planner *p, const char *name, const Type *t, ArenaId arena, size_t first) {
     int64_t n = type_count(p->m, t);
-    size_t part = first ? p->layout.trained_elems - p->layout.decay_elems : p->layout.decay_elems;
+    bool plain = strstr(name, ".plain") != NULL; // without decayed weights both parts begin at 0
+    size_t part = plain ? p->layout.trained_elems - p->layout.decay_elems : p->layout.decay_elems;
     CHECK((size_t)n == part, "%s has %lld elements, the arena %zu", name, (long long)n, part);
     size_t at = first * dtype_bytes((Dtype)t->dtype);
     for (uint32_t i = 0; i < p->plan->buffers.n; i++) // input and output of one name are one place

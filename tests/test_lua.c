@@ -127,7 +127,9 @@ static const char *const scripts[] = {
     "no_loss",      "no_model",      "required",      "forever",    "forever_allocating",
     "doubled_text", "repeated_text", "growing_table", "recursion",  "tail_calls",
     "many_layers",  "taps",          "finalizer",     "close",      "longest_text",
-    "helper_loop",  "sort",
+    "helper_loop",  "sort",          "sort_numbers",  "sort_texts", "concat_endless",
+    "late_length",  "insert_front",  "block_result",  "kept_layer", "two_loops",
+    "own_weight",
 };
 
 static void marked_lines(void **state) {
@@ -303,6 +305,7 @@ static void set_keys(void **state) {
         {"hc.stream=2",
          "--set hc.stream: hc has no such key; did you mean hc.streams?; its keys: hc.streams"},
         {"zzzzzzzzzzzz=2", "--set zzzzzzzzzzzz: hc has no such key; its keys: hc.streams, hc.dynamic"},
+        {"n_hed=2", "--set n_hed: hc has no such key; did you mean n_head?"},
         {"hc.streams=two", "--set hc.streams=two: not a number"},
         {"hc.streams=2.5", "--set hc.streams=2.5: not a whole number"},
         {"hc.streams=0", "--set hc.streams=0: the smallest value is 1"},
@@ -334,6 +337,11 @@ static void shapes_that_cannot_be(void **state) {
         {{.d_model = 9, .n_layer = 1, .n_head = 3, .vocab = 5}, "head_dim 3 is odd"},
         {{.d_model = 8, .n_layer = 1, .n_head = 4, .n_kv_head = 3, .vocab = 5},
          "n_head 4 is not a multiple of n_kv_head 3"},
+        {{.d_model = 8, .n_layer = 1, .n_head = 4, .n_kv_head = -4, .vocab = 5},
+         "sizes below 1: n_kv_head -4"},
+        {{.d_model = 8, .n_layer = 1, .n_head = 4, .head_dim = -2, .vocab = 5}, "head_dim -2"},
+        {{.d_model = 8, .n_layer = 1, .n_head = 4, .ff = -1, .vocab = 5}, "ff -1"},
+        {{.d_model = INT32_MAX, .n_layer = 1, .n_head = 1, .vocab = 5}, "sizes above 16777216"},
         {{.d_model = 1024, .n_layer = 1, .n_head = 2, .vocab = 5}, "head_dim 512 is above 256"},
         {{.d_model = 8, .n_layer = 1000000, .n_head = 2, .vocab = 5}, "n_layer 1000000 is above 4096"},
     };
@@ -493,6 +501,83 @@ static void depth_states_are_marked(void **state) {
     }
 }
 
+// ---- Scripts that are right
+
+static Module *trace_text(Arena *arena, const char *text) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/test_lua_right.lua", BINARY_DIR);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+    Module *m = test_trace(arena, path, micro_shape, 2, 4, NULL);
+    remove(path);
+    return m;
+}
+
+// break and return leave a loop's scope; the next loop begins at layer 0 again.
+static void scopes_end(void **state) {
+    (void)state;
+    static const char *const names[] = {"layers.0.a", "between", "layers.0.b", "layers.1.b", "after"};
+    Arena arena;
+    arena_init(&arena, 0);
+    Module *m = trace_text(
+        &arena, "local db = require 'depthbench'\n"
+                "local d = db.axis('d', 'wide', 8)\n"
+                "local function first() for layer in db.layers() do return db.weight('b', {d}, 1) end end\n"
+                "return db.model(function(ids, targets)\n"
+                "  local x = db.ones(d)\n"
+                "  for layer in db.layers() do x = x * db.weight('a', {d}, 1) break end\n"
+                "  x = x * db.weight('between', {d}, 1) * first()\n"
+                "  for layer in db.layers() do x = x * db.weight('b', {d}, 1) end\n"
+                "  return (x * db.weight('after', {d}, 1)):sum(d)\n"
+                "end)\n");
+    assert_int_equal(m->params.n, COUNT_OF(names));
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        assert_string_equal(m->params.at[i].name, names[i]);
+    arena_free(&arena);
+}
+
+// Table functions that are counted give what Lua's own give.
+static void table_functions(void **state) {
+    (void)state;
+    Arena arena;
+    arena_init(&arena, 0);
+    trace_text(
+        &arena,
+        "local db = require 'depthbench'\n"
+        "local t, names = {}, {'c', 'a', 'b'}\n"
+        "for i = 1, 20000 do table.insert(t, i) end\n" // appending is cheap however long the list is
+        "table.insert(t, 1, 5)\n"
+        "assert(table.remove(t) == 20000 and table.remove(t, 1) == 5 and #t == 19999)\n"
+        "table.sort(names)\n"
+        "assert(table.concat(names, ',') == 'a,b,c' and table.concat({}) == '')\n"
+        "table.sort(names, function(a, b) return a > b end)\n"
+        "assert(table.concat(names, ',', 2) == 'b,a' and table.concat(names, '-', 1, 2) == 'c-b')\n"
+        "local a, b = table.unpack({7, 8})\n"
+        "assert(a == 7 and b == 8 and table.unpack({7, 8, 9}, 2) == 8)\n"
+        "assert(select('#', table.unpack({}, 1, 3)) == 3 and select('#', table.unpack({}, 3, 1)) == 0)\n"
+        "assert(table.pack(1, 2, nil).n == 3 and table.move == nil)\n"
+        "return db.model(function(ids, targets) return db.ones() end)\n");
+    arena_free(&arena);
+}
+
+// A graph may be as deep as it has nodes.
+static void deep_constant(void **state) {
+    (void)state;
+    Arena arena;
+    arena_init(&arena, 0);
+    Module *m = trace_text(&arena, "local db = require 'depthbench'\n"
+                                   "local d = db.axis('d', 'wide', 8)\n"
+                                   "return db.model(function(ids, targets)\n"
+                                   "  local x = db.iota(d)\n"
+                                   "  for i = 1, 300000 do x = x + 1 end\n"
+                                   "  return db.constant(x):sum(d)\n"
+                                   "end)\n");
+    assert_true(module_find_func(m, "loss")->nodes.n > 300000);
+    arena_free(&arena);
+}
+
 // ---- docs/lua.md
 
 static char *doc_text(Arena *arena) {
@@ -543,6 +628,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(parameter_counts),
         cmocka_unit_test(initial_values),
         cmocka_unit_test(depth_states_are_marked),
+        cmocka_unit_test(scopes_end),
+        cmocka_unit_test(table_functions),
+        cmocka_unit_test(deep_constant),
         cmocka_unit_test(docs_are_up_to_date),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,15 +146,18 @@ static int iota_call(lua_State *L) {
 }
 
 static bool depends_on_input(const Func *f, Ref x, bool *seen) {
-    if (seen[x])
-        return false;
     seen[x] = true;
-    const Node *n = node_at(f, x);
-    if (n->op == OP_input || n->op == OP_param)
-        return true;
-    for (int i = 0; i < n->n_in; i++)
-        if (depends_on_input(f, node_in(f, x, i), seen))
+    for (; x; x--) { // inputs precede; no recursion: a graph can be as deep as it has nodes
+        const Node *n = node_at(f, x);
+        if (!seen[x])
+            continue;
+        if (n->op == OP_input || n->op == OP_param)
             return true;
+        if (n->op == OP_out)
+            seen[x - 1] = true;
+        for (int i = 0; i < n->n_in; i++)
+            seen[node_in(f, x, i)] = true;
+    }
     return false;
 }
 

@@ -1,6 +1,8 @@
 // db.model, db.layers and layer:block: the loop over layers, its scopes and depth states.
 #include "frontend/lua/script.h"
 
+#define LOOP_META "depthbench.loop"
+
 static int model_call(lua_State *L) {
     luaL_checktype(L, 1, LUA_TFUNCTION);
     lua_pushvalue(L, 1);
@@ -27,19 +29,29 @@ static int block_call(lua_State *L) {
     lua_getfield(L, 1, "index");
     lua_getfield(L, 1, "skipped");
     lua_Integer index = lua_tointeger(L, 4);
+    if (index != script_of(L)->layer)
+        return luaL_error(L, "layer:block: the loop is not at this layer");
     lua_pushvalue(L, 2);
     if (!lua_toboolean(L, 5)) {
         lua_pushvalue(L, 3);
         lua_replace(L, 6);
         lua_pushvalue(L, 2);
         lua_call(L, 1, 1);
+        if (lua_isnil(L, -1))
+            return luaL_error(L, "layer:block: the function must return the layer's result");
     }
     mark_hidden(L, index + 1, lua_gettop(L));
     return 1;
 }
 
+// Upvalue 1: the layer that this loop made last.
 static int next_layer(lua_State *L) {
     Script *s = script_of(L);
+    lua_Integer last = lua_tointeger(L, lua_upvalueindex(1));
+    if (last != s->layer)
+        return luaL_error(L, "two loops over db.layers at once");
+    lua_pushinteger(L, last + 1);
+    lua_replace(L, lua_upvalueindex(1));
     if (++s->layer >= s->options->shape.n_layer) {
         s->layer = -1;
         return 0;
@@ -61,8 +73,18 @@ static int layers_call(lua_State *L) {
         return luaL_error(L, "db.layers inside of db.layers");
     if (lua_gettop(L) > 0)
         mark_hidden(L, 0, 1);
-    lua_pushcfunction(L, next_layer);
-    return 1;
+    lua_pushinteger(L, -1);
+    lua_pushcclosure(L, next_layer, 1);
+    lua_pushnil(L);
+    lua_pushnil(L);
+    lua_newuserdatauv(L, 1, 0); // the closing value of a generic for: break and return end the scope too
+    luaL_setmetatable(L, LOOP_META);
+    return 4;
+}
+
+static int end_loop(lua_State *L) {
+    script_of(L)->layer = -1;
+    return 0;
 }
 
 // clang-format off
@@ -78,6 +100,10 @@ void layers_register(lua_State *L) {
         lua_pushcfunction(L, layers_functions[i].call);
         lua_setfield(L, -2, layers_functions[i].name);
     }
+    luaL_newmetatable(L, LOOP_META);
+    lua_pushcfunction(L, end_loop);
+    lua_setfield(L, -2, "__close");
+    lua_pop(L, 1);
     lua_getfield(L, -1, "hidden");
     lua_setfield(L, LUA_REGISTRYINDEX, "depthbench.hidden");
 }

@@ -115,7 +115,7 @@ static const int64_t MAX_ELEMENTS = (int64_t)1 << 40;
 static Type type_from_table(lua_State *L, int arg) {
     Type t = {.dtype = DT_F32};
     luaL_checktype(L, arg, LUA_TTABLE);
-    lua_Integer n = luaL_len(L, arg);
+    lua_Integer n = (lua_Integer)lua_rawlen(L, arg);
     int64_t count = 1;
     if (n > MAX_RANK)
         luaL_error(L, "a weight has at most %d axes", MAX_RANK);
@@ -232,8 +232,11 @@ static int32_t declare(lua_State *L, bool trained) {
         return -1;
     p.init = init_check(L, s, 3, &p.file);
     param_options(L, s, 4, name, &p);
-    GUARD(L, s, k = add_param(s, full, p));
     lua_getfield(L, LUA_REGISTRYINDEX, "depthbench.weights");
+    if (lua_getfield(L, -1, full) != LUA_TNIL)
+        luaL_error(L, "weight '%s': its own initial value declares it", full);
+    lua_pop(L, 1);
+    GUARD(L, s, k = add_param(s, full, p));
     lua_pushinteger(L, k);
     lua_setfield(L, -2, full);
     return k;
@@ -295,6 +298,8 @@ static void push_set(lua_State *L, const char *key, const char *text) {
         lua_pushstring(L, text);
 }
 
+enum { MAX_CHOICES = 64 };
+
 // The value on top of the stack against {min =, max =} or a list of choices.
 static void check_spec(lua_State *L, const char *key) {
     int value = lua_gettop(L);
@@ -304,7 +309,9 @@ static void check_spec(lua_State *L, const char *key) {
             luaL_error(L, "--set %s=%s: the smallest value is %s", key, shown, lua_tostring(L, -1));
         if (lua_getfield(L, 3, "max") == LUA_TNUMBER && lua_compare(L, -1, value, LUA_OPLT))
             luaL_error(L, "--set %s=%s: the largest value is %s", key, shown, lua_tostring(L, -1));
-        lua_Integer n = luaL_len(L, 3);
+        lua_Integer n = (lua_Integer)lua_rawlen(L, 3);
+        if (n > MAX_CHOICES)
+            luaL_error(L, "param %s: more than %d choices", key, MAX_CHOICES);
         bool found = n == 0;
         luaL_Buffer list;
         luaL_buffinit(L, &list);
@@ -346,11 +353,14 @@ static int param_call(lua_State *L) {
     return 1;
 }
 
+static const char *const shape_keys[] = {"d_model",  "n_layer", "n_head", "n_kv_head",
+                                         "head_dim", "ff",      "vocab"};
+
 Status params_unused(Script *s) {
     for (int i = 0; i < s->options->n_set; i++) {
         if (s->set_used[i])
             continue;
-        const char *names[64];
+        const char *names[64 + COUNT_OF(shape_keys)];
         char list[300] = "";
         int n = 0;
         for (uint32_t k = 0; k < s->result->params.n && n < 64; k++) {
@@ -358,6 +368,8 @@ Status params_unused(Script *s) {
             size_t len = strlen(list);
             snprintf(list + len, sizeof list - len, "%s%s", k ? ", " : "", names[n - 1]);
         }
+        for (size_t k = 0; k < COUNT_OF(shape_keys); k++)
+            names[n++] = shape_keys[k];
         char key[64];
         snprintf(key, sizeof key, "%.*s", (int)MIN_OF(strcspn(s->options->set[i].key, "="), (size_t)60),
                  s->options->set[i].key);
@@ -365,15 +377,13 @@ Status params_unused(Script *s) {
         return status_make(EXIT_REQUEST,
                            "--set %s: %s has no such key%s%s%s; its keys: %s and the shape's columns", key,
                            s->b.m->model, near ? "; did you mean " : "", near ? near : "", near ? "?" : "",
-                           n ? list : "none");
+                           *list ? list : "none");
     }
     return STATUS_OK;
 }
 
 static int shape_index(lua_State *L) {
-    static const char *const keys[] = {"d_model",  "n_layer", "n_head", "n_kv_head",
-                                       "head_dim", "ff",      "vocab"};
-    const char *near = nearest_word(luaL_checkstring(L, 2), keys, (int)COUNT_OF(keys));
+    const char *near = nearest_word(luaL_checkstring(L, 2), shape_keys, (int)COUNT_OF(shape_keys));
     return luaL_error(L, "db.shape has no %s%s%s%s", lua_tostring(L, 2), near ? "; did you mean " : "",
                       near ? near : "", near ? "?" : "");
 }

@@ -116,17 +116,15 @@ void sandbox_open(lua_State *L) {
                                        "collectgarbage", "pcall",    "xpcall", "print",
                                        "rawset",         "warn",     NULL};
     static const char *const string[] = {"find", "match", "gmatch", "gsub", "dump", NULL};
-    static const char *const table[] = {"move", NULL};
     static const char *const math[] = {"random", "randomseed", NULL};
     Script *s = script_of(L);
     luaL_requiref(L, LUA_GNAME, luaopen_base, 1);
     luaL_requiref(L, LUA_STRLIBNAME, luaopen_string, 1);
-    luaL_requiref(L, LUA_TABLIBNAME, luaopen_table, 1);
     luaL_requiref(L, LUA_MATHLIBNAME, luaopen_math, 1);
     lua_settop(L, 0);
     remove_fields(L, NULL, base);
     remove_fields(L, LUA_STRLIBNAME, string);
-    remove_fields(L, LUA_TABLIBNAME, table);
+    tables_open(L);
     remove_fields(L, LUA_MATHLIBNAME, math);
     lua_pushcfunction(L, setmetatable_call);
     lua_setglobal(L, "setmetatable");

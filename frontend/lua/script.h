@@ -36,6 +36,9 @@ void *sandbox_allocate(void *ctx, void *at, size_t old, size_t size); // a lua_A
 void sandbox_open(lua_State *L);                  // the libraries, and the limits from now on
 void sandbox_charge(lua_State *L, int64_t steps); // work done outside of Lua; raises an error past a limit
 
+// tables.c
+void tables_open(lua_State *L); // the global `table`
+
 // Runs an IR-building statement; out of memory becomes a Lua error.
 #define GUARD(L, script, ...)                                                                                \
     do {                                                                                                     \

@@ -22,7 +22,7 @@ KernelCost cost_kernel(const Module *m, const Func *k) {
         for (int i = type_rows(m, t, rows); i < t->rank; i++)
             elems *= m->axes.at[t->axis[i]].size;
         c.flops += elems * (double)op_info[n->op].flops;
-        if (n->op == OP_input)
+        if (n->op == OP_input || n->op == OP_gather) // a gather reads a row of its table
             c.read_bytes += row_bytes(m, k, &n->type);
         for (int i = 0; i < n->n_in; i++) {
             Ref x = node_in(k, r, i);

@@ -43,6 +43,12 @@ void fusion_sink(Fusion *s);
 // The function with every group as a call of a kernel; kernels are added to the module (outline.c).
 Func *fusion_outline(Fusion *s);
 
+// ---- Names (kernel_names.c)
+const char *kernel_word(const Func *f); // the most telling op of a kernel
+// Names inputs (launch scalars excepted) and outputs of a kernel after the values that they are in s->f, in
+// order.
+void kernel_name_values(const Fusion *s, Func *f, const Ref *args, const Ref *outputs);
+
 Ref fusion_base(const Func *f, Ref r); // the op of which r is a result
 // A number, or an iota over no row axis: every kernel that uses it has its own.
 bool fusion_is_free(const Fusion *s, Ref r);

@@ -45,17 +45,27 @@ static Ref draft_node(Outline *u, Builder *b, Draft *d, int32_t group, Ref r) {
     return u->inner[r] = ir_input(b, arena_format(s->m->arena, "a%u", d->args.n - 1), n->type);
 }
 
-// The text by which kernels are compared: no places, every literal the same.
-static const char *draft_key(const Fusion *s, const Func *f) {
-    Text t = {.arena = s->m->arena};
+// The text by which kernels are compared: no places, no names; with `mask` every literal is the same.
+static const char *plain_text(const Fusion *s, const Func *f, bool mask) {
+    Arena *a = s->m->arena;
+    Text t = {.arena = a};
     Func plain = *f;
+    uint32_t args = 0;
     memset(&plain.nodes, 0, sizeof plain.nodes);
+    memset(&plain.outputs, 0, sizeof plain.outputs);
+    plain.name = "k";
     for (uint32_t i = 0; i < f->nodes.n; i++) {
         Node n = f->nodes.at[i];
         n.loc = (Loc){{0}, {0}};
-        if (n.op == OP_const && !n.type.rank)
+        if (mask && n.op == OP_const && !n.type.rank)
             n.f = 0;
-        vec_push(s->m->arena, &plain.nodes, n);
+        if (n.op == OP_input && input_scalar(&n) < 0)
+            n.name = arena_format(a, "a%u", args++);
+        vec_push(a, &plain.nodes, n);
+    }
+    for (uint32_t i = 0; i < f->outputs.n; i++) {
+        NamedRef output = {arena_format(a, "o%u", i), f->outputs.at[i].ref};
+        vec_push(a, &plain.outputs, output);
     }
     ir_print_func(&t, s->m, &plain);
     return t.at;
@@ -77,7 +87,7 @@ static void draft_group(Outline *u, int32_t group) {
         Ref r = draft_node(u, &b, d, group, g->outputs.at[i]);
         vec_push(s->m->arena, &d->f->outputs, ((NamedRef){arena_format(s->m->arena, "o%u", i), r}));
     }
-    d->key = draft_key(s, d->f);
+    d->key = plain_text(s, d->f, true);
 }
 
 // ---- Sharing
@@ -108,18 +118,11 @@ static void find_same(Outline *u) {
     }
 }
 
-// The word for people: the most telling op of a kernel.
-static const char *kernel_word(const Func *f) {
-    static const char *const words[][2] = {{"gather", "embed"},    {"silu_grad", "swiglu_grad"},
-                                           {"silu", "swiglu"},     {"tanh", "mix"},
-                                           {"select", "adamw"},    {"rsqrt", "norm"},
-                                           {"sigmoid", "sigmoid"}, {"sqrt", "root"},
-                                           {"concat", "rope"}};
-    for (size_t w = 0; w < COUNT_OF(words); w++)
-        for (uint32_t i = 1; i < f->nodes.n; i++)
-            if (!strcmp(op_info[f->nodes.at[i].op].name, words[w][0]))
-                return w + 1 == COUNT_OF(words) && f->n_row_axes < 3 ? "mix_grad" : words[w][1];
-    return f->nodes.n > 4 ? "row" : op_info[f->nodes.at[f->nodes.n - 1].op].name;
+static int32_t func_named(const Module *m, const char *name) {
+    for (uint32_t i = 0; i < m->funcs.n; i++)
+        if (!strcmp(m->funcs.at[i]->name, name))
+            return (int32_t)i;
+    return -1;
 }
 
 // The first draft of its kind becomes a function, with literals that vary as inputs behind the others.
@@ -139,37 +142,18 @@ static int32_t make_kernel(Outline *u, int32_t first) {
         }
         vec_push(s->m->arena, &made->nodes, n);
     }
-    Text t = {.arena = s->m->arena};
-    Func plain = *made;
-    memset(&plain.nodes, 0, sizeof plain.nodes);
-    for (uint32_t i = 0; i < made->nodes.n; i++) {
-        Node n = made->nodes.at[i];
-        n.loc = (Loc){{0}, {0}};
-        vec_push(s->m->arena, &plain.nodes, n);
-    }
-    ir_print_func(&t, s->m, &plain);
+    const char *text = plain_text(s, made, false);
     char hex[33];
-    hash_hex(t.at, t.n, hex);
-    made->name = arena_format(s->m->arena, "%s.%.4s", kernel_word(made), hex);
-    for (int more = 5; module_find_func(s->m, made->name);
-         more++) { // another function of the module is the same kernel?
-        Func *known = module_find_func(s->m, made->name);
-        Func other = *known;
-        memset(&other.nodes, 0, sizeof other.nodes);
-        for (uint32_t i = 0; i < known->nodes.n; i++) {
-            Node n = known->nodes.at[i];
-            n.loc = (Loc){{0}, {0}};
-            vec_push(s->m->arena, &other.nodes, n);
-        }
-        other.name = plain.name;
-        Text o = {.arena = s->m->arena};
-        ir_print_func(&o, s->m, &other);
-        if (!strcmp(o.at, t.at))
-            for (uint32_t i = 0; i < s->m->funcs.n; i++)
-                if (s->m->funcs.at[i] == known)
-                    return (int32_t)i;
-        made->name = arena_format(s->m->arena, "%s.%.*s", kernel_word(made), more, hex);
+    hash_hex(text, strlen(text), hex);
+    for (int digits = 4;; digits++) {
+        made->name = arena_format(s->m->arena, "%s.%.*s", kernel_word(made), digits, hex);
+        int32_t known = func_named(s->m, made->name);
+        if (known < 0)
+            break;
+        if (!strcmp(plain_text(s, s->m->funcs.at[known], false), text)) // another function's
+            return known;
     }
+    kernel_name_values(s, made, d->args.at, s->groups.at[first].outputs.at);
     vec_push(s->m->arena, &s->m->funcs, made);
     return (int32_t)s->m->funcs.n - 1;
 }

@@ -179,13 +179,15 @@ static int64_t read_cost(const Sink *k, Ref r) {
     return (int64_t)(stored ? units : 2 * units);
 }
 
-static double flops_cost(const Fusion *s, Ref r) {
+static double rebuild_cost(const Fusion *s, Ref r) {
     const Node *n = node_at(s->f, r);
     const Type *t = op_info[n->op].cls == CLASS_REDUCE ? &node_at(s->f, node_in(s->f, r, 0))->type : &n->type;
     double flops = (double)op_info[n->op].flops;
     for (int i = 0; i < t->rank; i++)
         if (s->m->axes.at[t->axis[i]].kind != AXIS_ROW)
             flops *= s->m->axes.at[t->axis[i]].size;
+    if (n->op == OP_gather) // reads a row of its table, which is f32
+        flops += 4.0 * UNITS_A_BYTE * (double)s->m->axes.at[n->type.axis[n->type.rank - 1]].size;
     return flops;
 }
 
@@ -215,7 +217,7 @@ static void build_network(Sink *k) {
         edge_add(k, vertex(i, BORROWED), 1, read);
         if (n->fixed)
             continue;
-        edge_add(k, rebuilt, 1, (int64_t)(n->part * flops_cost(s, n->ref)));
+        edge_add(k, rebuilt, 1, (int64_t)(n->part * rebuild_cost(s, n->ref)));
         for (int j = 0; j < node_at(s->f, n->ref)->n_in; j++) {
             Ref x = node_in(s->f, n->ref, j);
             if (k->at[x])

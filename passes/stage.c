@@ -124,8 +124,8 @@ static void find_stages(Fusion *s) {
     }
 }
 
-// What is rebuilt for backward, and what is computed from it, goes to the last stage that its users allow, so that it does
-// not live before.
+// What is rebuilt for backward, and what is computed from it, goes to the last stage that its users allow, so
+// that it does not live before.
 static void delay_late(Fusion *s) {
     const Func *f = s->f;
     uint32_t n_nodes = f->nodes.n, *limit = arena_alloc(s->m->arena, n_nodes * sizeof *limit);

@@ -158,7 +158,7 @@ static Ref random_statistics(Random *r, Ref x, AxisId wide) {
 // programs for targets that store f32 take the largest without its gradient, as softmax does.
 static Ref random_largest(Random *r, Ref x, AxisId wide) {
     Ref y = ir_reduce(&r->b, OP_rmax, x, 1, &wide);
-    return r->wild || r->whole_gradient ? y : ir_stop_grad(&r->b, y);
+    return r->whole_gradient ? y : ir_stop_grad(&r->b, y);
 }
 
 static Ref random_more(Random *r, Ref x, AxisId wide, AxisId small) {

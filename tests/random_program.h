@@ -12,7 +12,7 @@ typedef struct RandomOptions {
     uint64_t seed;
     int n_ops;
     int n_outputs;       // values of the pool that are outputs "out.K" beside the loss
-    bool wild;           // also sums over single row axes, which the planner does not take
+    bool wild;           // also sums over single row axes
     bool whole_gradient; // nothing that stops a gradient
 } RandomOptions;
 

@@ -6,7 +6,8 @@
 
 static void run_seed(uint64_t seed, bool fuse, Dtype compute) {
     Kept kept = {.pass = "simplify2"};
-    Module *m = random_module(&arena, (RandomOptions){.seed = seed, .n_ops = 4 + (int)(seed % 28)});
+    Module *m =
+        random_module(&arena, (RandomOptions){.seed = seed, .n_ops = 4 + (int)(seed % 28), .wild = seed % 2});
     PassOptions o = model_options(&kept, compute);
     Plan *plan;
     o.fuse = fuse;
@@ -22,7 +23,8 @@ static void run_seed(uint64_t seed, bool fuse, Dtype compute) {
 // Kernels in C take their time to compile, so fewer of these.
 static void run_on_host(uint64_t seed) {
     Kept kept = {.pass = "simplify2"};
-    Module *m = random_module(&arena, (RandomOptions){.seed = seed, .n_ops = 4 + (int)(seed % 28)});
+    Module *m =
+        random_module(&arena, (RandomOptions){.seed = seed, .n_ops = 4 + (int)(seed % 28), .wild = seed % 2});
     PassOptions o = model_options(&kept, DT_F32);
     Plan *plan;
     o.printer = host_printer;

@@ -14,10 +14,6 @@ typedef struct Item {
     double weight; // the order: largest first
 } Item;
 
-typedef struct Span { // a placed item that lives together with the one in work
-    size_t begin, end;
-} Span;
-
 static size_t align_up(size_t bytes) {
     return (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
 }
@@ -29,24 +25,26 @@ static int by_weight(const void *a, const void *b) {
     return x->buffer < y->buffer ? -1 : x->buffer > y->buffer;
 }
 
-static int by_begin(const void *a, const void *b) {
-    const Span *x = a, *y = b;
-    return x->begin < y->begin ? -1 : x->begin > y->begin;
-}
-
-// Places all items in their order; returns the bytes needed.
-static size_t place_items(Item *items, uint32_t n, Span *spans) {
+// Places all items in their order; returns the bytes needed. `placed` lists the placed ones by offset, so the
+// first gap between those that live together with x is found in one walk.
+static size_t place_items(Item *items, uint32_t n, uint32_t *placed) {
     size_t peak = 0;
     for (uint32_t i = 0; i < n; i++) {
         Item *x = &items[i];
-        uint32_t n_spans = 0;
-        for (uint32_t j = 0; j < i; j++)
-            if (items[j].first <= x->last && x->first <= items[j].last)
-                spans[n_spans++] = (Span){items[j].offset, items[j].offset + items[j].bytes};
-        qsort(spans, n_spans, sizeof *spans, by_begin);
+        uint32_t at = i;
         x->offset = 0;
-        for (uint32_t j = 0; j < n_spans && spans[j].begin < x->offset + x->bytes; j++)
-            x->offset = MAX_OF(x->offset, spans[j].end);
+        for (uint32_t k = 0; k < i; k++) {
+            const Item *y = &items[placed[k]];
+            if (y->first > x->last || x->first > y->last)
+                continue;
+            if (y->offset >= x->offset + x->bytes)
+                break;
+            x->offset = MAX_OF(x->offset, y->offset + y->bytes);
+        }
+        while (at > 0 && items[placed[at - 1]].offset > x->offset)
+            at--;
+        memmove(placed + at + 1, placed + at, (i - at) * sizeof *placed);
+        placed[at] = i;
         peak = MAX_OF(peak, x->offset + x->bytes);
     }
     return peak;
@@ -151,14 +149,14 @@ void memory_place(Plan *plan, int32_t program, const InPlaceList *in_place) {
     int32_t *item_of = arena_alloc(plan->arena, plan->buffers.n * sizeof *item_of);
     Item *items = arena_alloc(plan->arena, plan->buffers.n * sizeof *items);
     uint32_t n = collect_items(plan, program, root, items, item_of);
-    Span *spans = arena_alloc(plan->arena, n * sizeof *spans);
+    uint32_t *placed = arena_alloc(plan->arena, (n + 1) * sizeof *placed);
     q->acts_bound = largest_live(items, n, q, plan->arena);
     q->acts_peak = SIZE_MAX;
     for (int order = 0; order < ORDERS && q->acts_peak > q->acts_bound; order++) {
         for (uint32_t i = 0; i < n; i++)
             items[i].weight = order_weight(order, &items[i]);
         qsort(items, n, sizeof *items, by_weight);
-        size_t peak = place_items(items, n, spans);
+        size_t peak = place_items(items, n, placed);
         if (peak >= q->acts_peak)
             continue;
         q->acts_peak = peak;

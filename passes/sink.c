@@ -19,6 +19,7 @@ typedef struct Need { // a value that the group has to get somehow
     Ref ref;
     bool own;    // a node of the group itself uses it
     bool fixed;  // never rebuilt
+    bool open;   // its operands count
     double part; // of its elements that somebody uses, where slices leave some out
 } Need;
 
@@ -126,23 +127,36 @@ static int later_first(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-// Operands of what may be rebuilt; the list grows while it is walked.
-static void further_needs(Sink *k) {
-    const Fusion *s = k->s;
-    for (uint32_t i = 0; i < k->needs.n; i++) {
-        Need n = k->needs.at[i];
-        for (int j = 0; !n.fixed && j < node_at(s->f, n.ref)->n_in; j++) {
-            Ref x = node_in(s->f, n.ref, j);
-            if (!fusion_is_free(s, x))
-                need(k, x);
-        }
-    }
-}
-
 // Rebuilt node r takes operand x from another group than its own.
 static bool is_borrowed(const Sink *k, Ref r, Ref x) {
     const Need *operand = &k->needs.at[k->at[x] - 1];
     return !operand->own && !operand->fixed && !is_scalar(k->s, x) && k->s->group[x] != k->s->group[r];
+}
+
+static void open_need(Sink *k, uint32_t i) {
+    if (k->needs.at[i].open)
+        return;
+    k->needs.at[i].open = true;
+    vec_push(k->s->m->arena, &k->queue, i);
+}
+
+// Operands of what may be rebuilt; through a borrowed one nothing is rebuilt.
+static void further_needs(Sink *k) {
+    const Fusion *s = k->s;
+    k->queue.n = 0;
+    for (uint32_t i = 0, n = k->needs.n; i < n; i++)
+        open_need(k, i);
+    for (uint32_t q = 0; q < k->queue.n; q++) {
+        Need n = k->needs.at[k->queue.at[q]];
+        for (int j = 0; !n.fixed && j < node_at(s->f, n.ref)->n_in; j++) {
+            Ref x = node_in(s->f, n.ref, j);
+            if (fusion_is_free(s, x))
+                continue;
+            need(k, x);
+            if (!is_borrowed(k, n.ref, x))
+                open_need(k, k->at[x] - 1);
+        }
+    }
 }
 
 // What a slice leaves out is not computed, though it is part of the nodes.
@@ -161,7 +175,7 @@ static void find_parts(Sink *k) {
         if (p->op == OP_slice)
             part *= (double)type_count(s->m, &p->type) /
                     (double)type_count(s->m, &node_at(s->f, node_in(s->f, n->ref, 0))->type);
-        for (int j = 0; !n->fixed && j < p->n_in; j++) {
+        for (int j = 0; !n->fixed && n->open && j < p->n_in; j++) {
             Ref x = node_in(s->f, n->ref, j);
             uint32_t at = k->at[x];
             if (at && !is_borrowed(k, n->ref, x))
@@ -215,7 +229,7 @@ static void build_network(Sink *k) {
             edge_add(k, 0, vertex(i, NEEDED), ALWAYS);
         edge_add(k, vertex(i, NEEDED), n->fixed ? 1 : rebuilt, read);
         edge_add(k, vertex(i, BORROWED), 1, read);
-        if (n->fixed)
+        if (n->fixed || !n->open)
             continue;
         edge_add(k, rebuilt, 1, (int64_t)(n->part * rebuild_cost(s, n->ref)));
         for (int j = 0; j < node_at(s->f, n->ref)->n_in; j++) {

@@ -1,10 +1,9 @@
 // From the nodes of a row kernel to sections and loops (phases.h).
 //
-// Reductions and stores happen in the first phase that can; what they need is found from there, backwards. A wide value
-// that a later loop needs again is kept (in the output it is stored to anyway, else in scratch) when computing it again
-// costs more than a store and a load.
-// Invariant: no loop loads an input after an earlier loop stored an output of the same type, so outputs may lie in the
-// place of inputs.
+// Reductions and stores happen in the first phase that can; what they need is found from there, backwards. A
+// wide value that a later loop needs again is kept (in the output it is stored to anyway, else in scratch)
+// when computing it again costs more than a store and a load. Invariant: no loop loads an input after an
+// earlier loop stored an output of the same type, so outputs may lie in the place of inputs.
 #include "codegen/phases.h"
 #include <string.h>
 
@@ -174,10 +173,11 @@ static void classify_node(RowKernel *k, Ref r) {
     x->arg = -1;
     x->once = !x->wide && !phases_has_rows(k, &n->type);
     OpClass cls = op_info[n->op].cls;
-    CHECK(cls == CLASS_MAP || cls == CLASS_REDUCE || cls == CLASS_VIEW || n->op == OP_gather || n->op == OP_input ||
-              n->op == OP_const || n->op == OP_stop_grad,
+    CHECK(cls == CLASS_MAP || cls == CLASS_REDUCE || cls == CLASS_VIEW || n->op == OP_gather ||
+              n->op == OP_input || n->op == OP_const || n->op == OP_stop_grad,
           "kernel %s: node %u: %s inside of a kernel", k->f->name, r, op_info[n->op].name);
-    CHECK(n->type.dtype != DT_I32 || !x->wide, "kernel %s: node %u: integers along a wide axis", k->f->name, r);
+    CHECK(n->type.dtype != DT_I32 || !x->wide, "kernel %s: node %u: integers along a wide axis", k->f->name,
+          r);
     int first = n->op == OP_gather; // the table is not a value of the row
     for (int i = first; i < n->n_in; i++) {
         Ref in = node_in(k->f, r, i);
@@ -185,8 +185,10 @@ static void classify_node(RowKernel *k, Ref r) {
         x->phase = MAX_OF(x->phase, k->node[in].phase);
         x->once &= k->node[in].once;
         CHECK(cls == CLASS_REDUCE || n->op == OP_gather || !k->node[in].wide ||
-                  (phases_is_view(k, r) ? k->node[in].wide == x->wide : same_wide(k, &node_at(k->f, in)->type, &n->type)),
-              "kernel %s: node %u: %s of values with different wide axes", k->f->name, r, op_info[n->op].name);
+                  (phases_is_view(k, r) ? k->node[in].wide == x->wide
+                                        : same_wide(k, &node_at(k->f, in)->type, &n->type)),
+              "kernel %s: node %u: %s of values with different wide axes", k->f->name, r,
+              op_info[n->op].name);
     }
     if (cls == CLASS_VIEW && phases_is_view(k, r))
         check_axes_small(k, r);

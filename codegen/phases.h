@@ -1,8 +1,9 @@
 // A row kernel seen as phases: which loop over a wide axis computes what, what is kept between loops.
 //
-// phase(x) = number of wide reductions on the longest path to x. Section p is the scalar code before the loops of phase
-// p; one loop a phase and wide size, all its reductions folded behind it. Wide axes of one value count as one flat axis,
-// so loops are told apart by the number of elements alone. Small axes are unrolled: an Element is one value of them.
+// phase(x) = number of wide reductions on the longest path to x. Section p is the scalar code before the
+// loops of phase p; one loop a phase and wide size, all its reductions folded behind it. Wide axes of one
+// value count as one flat axis, so loops are told apart by the number of elements alone. Small axes are
+// unrolled: an Element is one value of them.
 #ifndef DEPTHBENCH_PHASES_H
 #define DEPTHBENCH_PHASES_H
 #include "ir/ir.h"
@@ -42,10 +43,10 @@ typedef struct RowKernel {
     Arena *arena;
     const Module *m;
     const Func *f;
-    RowNode *node; // by Ref
+    RowNode *node;      // by Ref
     VEC(RowLoop) loops; // in order
     int n_sections;
-    int n_inputs; // arguments before the outputs
+    int n_inputs;    // arguments before the outputs
     int32_t scratch; // floats
     uint32_t *stamp, stamps;
     double read_bytes, write_bytes, flops; // of one row

@@ -1,6 +1,6 @@
 // What stands before every row kernel: 16-lane vectors, loads and stores, functions, folds.
-// Plain C with GNU vectors; the same bits from gcc and clang, at any -O level, on any instruction set: nothing is
-// contracted or reassociated, and a scalar function is the vector function in one lane.
+// Plain C with GNU vectors; the same bits from gcc and clang, at any -O level, on any instruction set:
+// nothing is contracted or reassociated, and a scalar function is the vector function in one lane.
 #include <stdint.h>
 
 typedef struct KernelArg {
@@ -137,7 +137,8 @@ INLINE bf16 to_bf16_s(float x) { // x holds a bf16 number
 #endif
 
 // ---- Functions of f32, error below 2.5 units in the last place; NaN gives NaN.
-INLINE V exp_v(V x) { // e^r * 2^n, |r| <= ln(2)/2; the power in two steps, so that results below 2^-126 round once
+INLINE V
+exp_v(V x) { // e^r * 2^n, |r| <= ln(2)/2; the power in two steps, so that results below 2^-126 round once
     x = pick(x > splat(89.0f), splat(89.0f), x);
     x = pick(x < splat(-104.0f), splat(-104.0f), x);
     V t = x * 0x1.715476p+0f + 0x1.8p+23f, n = t - 0x1.8p+23f;
@@ -208,8 +209,8 @@ INLINE V floor_v(V x) {
 }
 
 // ---- Rarely used functions: in double, one lane after the other.
-// x - quadrant * pi/2, within pi/4 of 0; the quadrant's last two bits in *quadrant. Exact product of the 24 bits of x with
-// those 96 bits of 2/pi that matter, modulo 4.
+// x - quadrant * pi/2, within pi/4 of 0; the quadrant's last two bits in *quadrant. Exact product of the 24
+// bits of x with those 96 bits of 2/pi that matter, modulo 4.
 static double reduce_angle(float x, int *quadrant) {
     static const uint32_t bits[] = {0,          0,          0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0,
                                     0xdb629599, 0x3c439041, 0xfe5163ab, 0xdebbc561, 0xb7246e3a, 0x424dd2e0};
@@ -223,10 +224,12 @@ static double reduce_angle(float x, int *quadrant) {
         return x;
     }
     uint64_t m = (v.u & 0x7fffff) | 0x800000;
-    int first = 62 + e, word = first / 32, shift = first % 32; // the window begins at the bit of weight 2 in 2^e * 2/pi
+    int first = 62 + e, word = first / 32,
+        shift = first % 32; // the window begins at the bit of weight 2 in 2^e * 2/pi
     unsigned __int128 window = 0;
     for (int i = 0; i < 4; i++)
-        window = window << 32 | (uint32_t)(((uint64_t)bits[word + i] << 32 | bits[word + i + 1]) >> (32 - shift));
+        window =
+            window << 32 | (uint32_t)(((uint64_t)bits[word + i] << 32 | bits[word + i + 1]) >> (32 - shift));
     window *= m; // units of 2^-126, modulo 4
     uint64_t q = (uint64_t)(window >> 126), fraction = (uint64_t)(window >> 62);
     q += fraction >> 63; // from one half on, back from the next quadrant
@@ -240,7 +243,8 @@ static float sin_quadrant(float x, int shift) { // sin(x + shift * pi/2)
     int q;
     double r = reduce_angle(x, &q), z = r * r;
     q += shift;
-    double s = r * (1 + z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 - z / 39916800)))));
+    double s =
+        r * (1 + z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 - z / 39916800)))));
     double c = 1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 - z * (1.0 / 3628800)))));
     double y = q & 1 ? c : s;
     return (float)(q & 2 ? -y : y);
@@ -362,7 +366,7 @@ INLINE float eq_s(float x, float y) {
 INLINE float select_s(float c, float x, float y) {
     return c != 0.0f ? x : y;
 }
-#define WORD(name, x)   _Generic((x), float: name##_s, default: name##_v)
+#define WORD(name, x)   _Generic((x), float : name##_s, default : name##_v)
 #define K(x)            ((float)(x))
 #define EXP(x)          WORD(exp, x)(x)
 #define LOG(x)          WORD(log, x)(x)

@@ -17,8 +17,9 @@ typedef struct RowPrinter {
 // One line: blanks, text, the place in the person's script that it comes from (r; 0: none).
 void row_line(RowPrinter *p, Ref r, const char *format, ...) PRINTF_LIKE(3, 4);
 // ---- Expressions (row_value_c.c)
-const char *row_name(RowPrinter *p, Element e, char out[NAME_BYTES]);    // variable or literal
-const char *row_operand(RowPrinter *p, Element e, char out[NAME_BYTES]); // the same as a vector inside of a loop
+const char *row_name(RowPrinter *p, Element e, char out[NAME_BYTES]); // variable or literal
+const char *row_operand(RowPrinter *p, Element e,
+                        char out[NAME_BYTES]); // the same as a vector inside of a loop
 const char *row_suffix(const RowPrinter *p, const Type *t, int32_t index, char out[NAME_BYTES]); // "_n0t1"
 const char *row_total(RowPrinter *p, Ref reduce, int n, const Element *e); // their sum or maximum
 const char *row_add(int32_t offset, char out[NAME_BYTES]);                 // "" or "640 + "

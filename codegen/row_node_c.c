@@ -1,7 +1,7 @@
 // One node of a row kernel as C: a line an element, vectors inside of a loop, numbers outside.
 //
-// Outside, costly functions of several elements are computed as one vector: the bits are the same, because the scalar
-// functions are the vector functions in one lane.
+// Outside, costly functions of several elements are computed as one vector: the bits are the same, because
+// the scalar functions are the vector functions in one lane.
 #include "codegen/row_c.h"
 #include <string.h>
 
@@ -20,7 +20,9 @@ void row_load(RowPrinter *p, Ref r) {
             if (n->type.dtype == DT_I32)
                 row_line(p, 0, "const int32_t %s = p%d[%d];", name, x->arg, i);
             else
-                row_line(p, 0, n->type.dtype == DT_BF16 ? "const float %s = bf16_s(p%d[%d]);" : "const float %s = p%d[%d];",
+                row_line(p, 0,
+                         n->type.dtype == DT_BF16 ? "const float %s = bf16_s(p%d[%d]);"
+                                                  : "const float %s = p%d[%d];",
                          name, x->arg, i);
             continue;
         }
@@ -46,8 +48,8 @@ void row_reload(RowPrinter *p, Ref r) {
         if (x->hold == HOLD_SCRATCH)
             row_line(p, 0, "V %s = load_f32(kept + %d + j);", name, x->held_at + i * padded(x));
         else if (p->part)
-            row_line(p, 0, "V %s = load_%s_part(q%d + %sj, %d);", name, word, x->held_at, row_add(i * x->wide, add),
-                     p->part);
+            row_line(p, 0, "V %s = load_%s_part(q%d + %sj, %d);", name, word, x->held_at,
+                     row_add(i * x->wide, add), p->part);
         else
             row_line(p, 0, "V %s = load_%s(q%d + %sj);", name, word, x->held_at, row_add(i * x->wide, add));
     }
@@ -58,9 +60,11 @@ void row_store(RowPrinter *p, Ref from, const char *pointer, Element e, Dtype dt
     row_operand(p, e, value);
     const char *word = dtype_word(dtype);
     if (!p->loop)
-        row_line(p, from, dtype == DT_BF16 ? "%s[%d] = to_bf16_s(%s);" : "%s[%d] = %s;", pointer, offset, value);
+        row_line(p, from, dtype == DT_BF16 ? "%s[%d] = to_bf16_s(%s);" : "%s[%d] = %s;", pointer, offset,
+                 value);
     else if (p->part)
-        row_line(p, from, "store_%s_part(%s + %sj, %s, %d);", word, pointer, row_add(offset, add), value, p->part);
+        row_line(p, from, "store_%s_part(%s + %sj, %s, %d);", word, pointer, row_add(offset, add), value,
+                 p->part);
     else
         row_line(p, from, "store_%s(%s + %sj, %s);", word, pointer, row_add(offset, add), value);
 }
@@ -80,7 +84,8 @@ static const char *map_call(RowPrinter *p, Ref r, int32_t index) {
 
 static void declare(RowPrinter *p, Ref r, int32_t index, const char *value) {
     char name[NAME_BYTES];
-    row_line(p, r, p->loop ? "V %s = %s;" : "const float %s = %s;", row_name(p, (Element){r, index}, name), value);
+    row_line(p, r, p->loop ? "V %s = %s;" : "const float %s = %s;", row_name(p, (Element){r, index}, name),
+             value);
 }
 
 // Elements [from, to) of a costly map as one vector, then one by one.
@@ -96,8 +101,8 @@ static void map_packed(RowPrinter *p, Ref r, int32_t from, int32_t to) {
     }
     row_line(p, r, "const V y%u_%d = v_%s(%s);", p->k->node[r].number, from, op_info[n->op].name, t.at);
     for (int32_t e = from; e < to; e++)
-        row_line(p, 0, "const float %s = y%u_%d[%d];", row_name(p, (Element){r, e}, name), p->k->node[r].number, from,
-                 e - from);
+        row_line(p, 0, "const float %s = y%u_%d[%d];", row_name(p, (Element){r, e}, name),
+                 p->k->node[r].number, from, e - from);
 }
 
 static bool is_costly(const Node *n) {
@@ -121,15 +126,16 @@ static const char *axis_place(RowPrinter *p, Ref r, AxisId axis, int32_t index) 
     const Node *n = node_at(k->f, r);
     AxisKind kind = k->m->axes.at[axis].kind;
     if (kind == AXIS_WIDE) {
-        CHECK(k->node[r].wide == k->m->axes.at[axis].size, "kernel %s: node %u: %s beside another wide axis", k->f->name,
-              r, op_info[n->op].name);
+        CHECK(k->node[r].wide == k->m->axes.at[axis].size, "kernel %s: node %u: %s beside another wide axis",
+              k->f->name, r, op_info[n->op].name);
         return "LANE + j";
     }
     if (kind == AXIS_ROW) {
         for (int i = 0; i < k->f->n_row_axes; i++)
             if (k->f->row_axes[i] == axis)
                 return arena_format(k->arena, "(int32_t)r%d", i);
-        CHECK(false, "kernel %s: node %u: axis %s is not one of the rows", k->f->name, r, k->m->axes.at[axis].name);
+        CHECK(false, "kernel %s: node %u: axis %s is not one of the rows", k->f->name, r,
+              k->m->axes.at[axis].name);
     }
     int32_t at = 0;
     for (int i = n->type.rank - 1; i >= 0; i--)
@@ -145,7 +151,9 @@ static const char *axis_place(RowPrinter *p, Ref r, AxisId axis, int32_t index) 
 static void iota_node(RowPrinter *p, Ref r) {
     AxisId axis = node_at(p->k->f, r)->ax[0];
     for (int32_t i = 0; i < p->k->node[r].small; i++)
-        declare(p, r, i, arena_format(p->k->arena, p->loop ? "to_float(%s)" : "(float)(%s)", axis_place(p, r, axis, i)));
+        declare(
+            p, r, i,
+            arena_format(p->k->arena, p->loop ? "to_float(%s)" : "(float)(%s)", axis_place(p, r, axis, i)));
 }
 
 static void one_hot_node(RowPrinter *p, Ref r) {
@@ -156,7 +164,8 @@ static void one_hot_node(RowPrinter *p, Ref r) {
         row_name(p, phases_operand(p->k, r, 0, i), id);
         if (p->loop)
             declare(p, r, i,
-                    arena_format(p->k->arena, "pick((I){0} + (%s) == splat_i(%s), splat(1.0f), splat(0.0f))", place, id));
+                    arena_format(p->k->arena, "pick((I){0} + (%s) == splat_i(%s), splat(1.0f), splat(0.0f))",
+                                 place, id));
         else
             declare(p, r, i, arena_format(p->k->arena, "%s == %s ? 1.0f : 0.0f", id, place));
     }
@@ -187,10 +196,10 @@ static void gather_node(RowPrinter *p, Ref r) {
     if (!p->loop) {
         char id[NAME_BYTES];
         Element ids = phases_operand(p->k, r, 1, 0), table = phases_operand(p->k, r, 0, 0);
-        CHECK(node_at(p->k->f, table.ref)->op == OP_input, "kernel %s: node %u: the table is not in memory", p->k->f->name,
-              r);
-        row_line(p, r, "const %s *g%u = p%d + (int64_t)%s * %d;", n->type.dtype == DT_BF16 ? "bf16" : "float", number,
-                 p->k->node[table.ref].arg, row_name(p, ids, id), p->k->node[r].wide);
+        CHECK(node_at(p->k->f, table.ref)->op == OP_input, "kernel %s: node %u: the table is not in memory",
+              p->k->f->name, r);
+        row_line(p, r, "const %s *g%u = p%d + (int64_t)%s * %d;", n->type.dtype == DT_BF16 ? "bf16" : "float",
+                 number, p->k->node[table.ref].arg, row_name(p, ids, id), p->k->node[r].wide);
     } else if (p->part) {
         declare(p, r, 0, arena_format(p->k->arena, "load_%s_part(g%u + j, %d)", word, number, p->part));
     } else {

@@ -17,7 +17,8 @@ const char *row_suffix(const RowPrinter *p, const Type *t, int32_t index, char o
     for (int i = 0; i < t->rank; i++) {
         if (m->axes.at[t->axis[i]].kind != AXIS_SMALL)
             continue;
-        n += (size_t)snprintf(out + n, NAME_BYTES - n, "%s%s%d", n ? "" : "_", m->axes.at[t->axis[i]].name, at[i]);
+        n += (size_t)snprintf(out + n, NAME_BYTES - n, "%s%s%d", n ? "" : "_", m->axes.at[t->axis[i]].name,
+                              at[i]);
         CHECK(n < NAME_BYTES, "axis names too long");
     }
     for (size_t i = 0; i < n; i++)

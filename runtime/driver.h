@@ -14,7 +14,7 @@ typedef struct DriverOptions {
 } DriverOptions;
 
 typedef struct DeviceInfo {
-    char name[128];        // "AMD EPYC, 2 threads, AVX-512"
+    char name[128]; // "AMD EPYC, 2 threads, AVX-512"
     int threads;
     char threads_from[64]; // what decided the number: "--threads", "affinity mask", "cgroup quota", "cores"
     size_t memory_total, memory_free;
@@ -31,7 +31,7 @@ typedef struct KernelArgs {
     int64_t size[PLAN_MAX_ROWS + 3];
     const KernelArg *arg;
     const float *scalar;
-    int64_t acc; // add to the last argument
+    int64_t acc;   // add to the last argument
     void *scratch; // per worker, KERNEL_SCRATCH bytes, 64-byte aligned
 } KernelArgs;
 typedef void KernelFn(const KernelArgs *a, int64_t item0, int64_t item1, int64_t strip);
@@ -66,12 +66,13 @@ typedef struct Driver {
     Status (*measure)(DriverState *, DeviceInfo *); // query, and the measured fields; takes part of a second
     Status (*alloc)(DriverState *, size_t bytes, const char *what, DevPtr *); // arenas only; zeroed
     void (*free)(DriverState *, DevPtr);
-    Status (*compile)(DriverState *, const Plan *, CompileStats *); // all kernels of the plan, from cache or text
-    Status (*prepare)(DriverState *, const Gemm *);                 // creates what a GEMM of this shape needs
+    Status (*compile)(DriverState *, const Plan *,
+                      CompileStats *);              // all kernels of the plan, from cache or text
+    Status (*prepare)(DriverState *, const Gemm *); // creates what a GEMM of this shape needs
     Status (*launch)(DriverState *, const Launch *);
     Status (*gemm)(DriverState *, const Gemm *);
     Status (*copy)(DriverState *, DevPtr dst, DevPtr src, size_t bytes, CopyKind);
-    Status (*fill)(DriverState *, DevPtr dst, size_t bytes);        // with zero bytes
+    Status (*fill)(DriverState *, DevPtr dst, size_t bytes); // with zero bytes
     Status (*sync)(DriverState *);
 } Driver;
 

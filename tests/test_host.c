@@ -321,8 +321,7 @@ static void test_cache(void **state) {
     static const char *const damage[] = {
         "/with blank/cache' && for f in *; do truncate -s -1 $f; done",
         "/with blank/cache' && for f in *; do : > $f; done",
-        "/with blank/cache' && for f in *; do printf XYZ | dd of=$f bs=1 seek=5000 conv=notrunc status=none; "
-        "done",
+        "/with blank/cache' && for f in *; do printf XYZ | dd of=$f bs=1 seek=5000 conv=notrunc status=none; done",
         "/with blank/cache' && for f in *; do sed -i s/depthbench.1/depthbench.0/ $f; done",
     };
     for (size_t i = 0; i < COUNT_OF(damage); i++) {

@@ -1,0 +1,169 @@
+// What people may write: each idea changes the residual road in its own way, and must compile to a plan whose
+// values and gradients are the evaluator's, or be refused at its line. Nothing may end in an internal error.
+#include "tests/plan_host.h"
+
+static const Shape shape = {
+    .d_model = 8, .n_layer = 2, .n_head = 2, .n_kv_head = 1, .head_dim = 4, .ff = 12, .vocab = 5};
+static const char path[] = BINARY_DIR "/idea.lua";
+
+static const char head[] =
+    "local db, bb = require \"depthbench\", require \"backbone\"\n"
+    "local c, d, f, v = db.shape, bb.d, db.axis \"f\", db.axis \"v\"\n"
+    "local b, s, h, e, q = db.axis \"b\", db.axis \"s\", db.axis \"h\", db.axis \"e\", db.axis \"q\"\n"
+    "local n, p = db.axis(\"n\", \"small\", 3), db.axis(\"p\", \"small\", 2)\n"
+    "local half = db.axis(\"half\", \"wide\", c.d_model // 2)\n"
+    "local function ffn(x) return bb.ffn(bb.norm(x, \"ffn_norm\")) end\n"
+    "return db.model(function(ids, targets)\n"
+    "  local x = bb.embed(ids)\n"
+    "  for layer in db.layers(x) do\n"
+    "    x = layer:block(x, function(x)\n";
+enum { BODY_LINE = 11 };
+static const char middle[] = "\n    end)\n  end\n";
+#define LOSS "  return bb.loss(x, targets)"
+
+typedef struct Idea {
+    const char *name, *body, *end;
+    const char *refused; // NULL: it works
+} Idea;
+
+static const Idea ideas[] = {
+    {"mean over positions", "return x + ffn(x - x:mean(s))", LOSS, NULL},
+    {"mean over sequences", "return x + ffn(x - x:mean(b))", LOSS, NULL},
+    {"mean over all rows", "return x + ffn(x - x:mean(b, s))", LOSS, NULL},
+    {"two halves", "return x + ffn(x) * (x:slice(d, 0, half) * x:slice(d, half.size, half)):mean(half)", LOSS,
+     NULL},
+    {"one half", "return x + ffn(x) * db.tanh(x:slice(d, 0, half):mean(half))", LOSS, NULL},
+    {"a middle part", "return x + ffn(x) * db.tanh(x:slice(d, 2, half):mean(half))", LOSS, NULL},
+    {"one element", "return x + ffn(x) * db.tanh(x:slice(d, 3))", LOSS, NULL},
+    {"norms of queries and keys",
+     "local y = bb.norm(x, \"attn_norm\") "
+     "local function rms(z, name) return z * db.rsqrt((z * z):mean(p, e) + 1e-6) * db.weight(name, {p, e}, "
+     "1) end "
+     "local Q = rms(bb.linear(y, \"wq\", q, d):split(q, h, p, e), \"qn\") "
+     "local K = rms(bb.linear(y, \"wk\", q, d):split(q, h, p, e), \"kn\") "
+     "local V = bb.linear(y, \"wv\", q, d):split(q, h, p, e) "
+     "return x + bb.linear(db.attention(Q, K, V):merge(h, p, e, q), \"wo\", d, q)",
+     LOSS, NULL},
+    {"gated heads",
+     "local Q = bb.linear(x, \"wq\", q, d):split(q, h, p, e) local V = bb.linear(x, \"wv\", q, d):split(q, "
+     "h, p, e) "
+     "local o = db.attention(Q, Q, V) * db.sigmoid(x:mean(d)) * db.weight(\"g\", {p, e}, 1) "
+     "return x + bb.linear(o:merge(h, p, e, q), \"wo\", d, q)",
+     LOSS, NULL},
+    {"mean over heads",
+     "local Q = bb.linear(x, \"wq\", q, d):split(q, h, p, e) return x + Q:mean(h):dot(db.weight(\"o\", {d, "
+     "p, e}, db.normal(0.1)))",
+     LOSS, NULL},
+    {"similarity of branch and stream", "local y = ffn(x) return x + y * x:dot(y)", LOSS, NULL},
+    {"a gate", "return x + ffn(x) * db.sigmoid(x:dot(db.weight(\"g\", {d}, db.normal(0.1))))", LOSS, NULL},
+    {"positions", "return x + db.cos(db.iota(s) * 0.3) * ffn(x)", LOSS, NULL},
+    {"after the norm", "x = bb.norm(x + bb.attention(x), \"a\") return bb.norm(x + bb.ffn(x), \"b\")", LOSS,
+     NULL},
+    {"branches side by side", "local y = bb.norm(x, \"a\") return x + bb.attention(y) + bb.ffn(y)", LOSS,
+     NULL},
+    {"a softmax over streams",
+     "local X = x * db.ones(n) * db.weight(\"st\", {n}, function(i) return 1 + i end) "
+     "local a = db.exp(X:mean(d) - db.stop_grad(X:mean(d):rmax(n))) a = a / a:sum(n) return x + ffn((a * "
+     "X):sum(n))",
+     LOSS, NULL},
+    {"the largest element", "return x + ffn(x) * db.sigmoid(db.stop_grad(x:rmax(d)))", LOSS, NULL},
+    {"a weight through a map",
+     "return x + x:dot(db.tanh(db.weight(\"w\", {half, d}, db.normal(0.1)))):dot(db.weight(\"w2\", {d, "
+     "half}, db.normal(0.1)))",
+     LOSS, NULL},
+    {"low rank",
+     "return x + x:dot(db.weight(\"a\", {p, d}, db.normal(0.1))):dot(db.weight(\"b\", {d, p}, "
+     "db.normal(0.1)))",
+     LOSS, NULL},
+    {"the first position", "return x + ffn(x) * db.tanh(x:slice(s, 0):mean(d))", LOSS, NULL},
+    {"fixed numbers", "return x * db.fixed(\"c\", {}, function() return 0.5 end) + ffn(x)", LOSS, NULL},
+    {"fixed positions",
+     "return x + db.fixed(\"pos\", {s, d}, function(i, j) return 0.1 * i * j end) + ffn(x)", LOSS, NULL},
+    {"a stopped branch", "return x + ffn(db.stop_grad(x))", LOSS, NULL},
+    {"a power", "return x + db.pow(db.abs(x) + 0.1, db.weight(\"pw\", {d}, 1)) + ffn(x)", LOSS, NULL},
+    {"embedding again", "return x + db.gather(db.weight(\"e2\", {v, d}, db.normal(0.1)), ids)", LOSS, NULL},
+    {"a weight that nothing reads", "db.weight(\"dead\", {d}, 1) return x + ffn(x)", LOSS, NULL},
+    {"tied ends", "return x + ffn(x)",
+     "  return db.head_loss(bb.norm(x, \"final_norm\"), db.weight(\"embed.weight\", {v, d}, "
+     "db.normal(0.02)), targets)",
+     NULL},
+    {"two heads", "return x + ffn(x)",
+     "  return bb.loss(x, targets) + db.head_loss(x, db.weight(\"h2\", {v, d}, db.normal(0.02)), targets) * "
+     "0.1",
+     NULL},
+    {"a penalty", "return x + ffn(x)", "  return bb.loss(x, targets) + (x * x):mean(d):mean(b, s) * 0.01",
+     NULL},
+    {"no head", "return x + ffn(x)", "  return (x * x):mean(d):mean(b, s)", NULL},
+    {"shared layers", "return x + ffn(x)", "  for i = 1, 3 do x = x + bb.ffn(bb.norm(x, \"top\")) end" LOSS,
+     NULL},
+    {"no weight decay", "return x",
+     "  return db.head_loss(x, db.weight(\"h2\", {v, d}, db.normal(0.1), {decay = false}), targets)", NULL},
+    {"nothing", "return x", LOSS, NULL},
+    {"a constant loss", "return x", "  return db.ones()", NULL},
+};
+
+static void write_idea(const Idea *i) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "%s%s%s%s\nend)\n", head, i->body, middle, i->end);
+    assert_int_equal(fclose(f), 0);
+}
+
+static Module *trace(void) {
+    return test_trace(&arena, path, shape, 2, 3, NULL);
+}
+
+static void run_idea(const Idea *i, bool host) {
+    Kept kept = {.pass = "simplify2"};
+    PassOptions o = model_options(&kept, DT_F32);
+    Plan *plan;
+    if (host)
+        o.printer = host_printer;
+    write_idea(i);
+    Module *m = trace();
+    Status s = pipeline_run(m, &o, &plan);
+    if (i->refused) {
+        char place[600];
+        snprintf(place, sizeof place, "%s:%d: error: %s", path, BODY_LINE, i->refused);
+        assert_int_equal(s.code, EXIT_REQUEST);
+        if (strncmp(s.text, place, strlen(place)))
+            fail_msg("%s: '%s' is not '%s'", i->name, s.text, place);
+        return;
+    }
+    if (s.code)
+        fail_msg("%s: %s", i->name, s.text);
+    if (host) {
+        check_host(m, plan, "micro", kept.micro, 1e-4);
+        check_host(m, plan, "eval", kept.eval, 1e-4);
+    } else {
+        check_run(m, plan, "micro", kept.micro, 1e-4);
+        check_run(m, plan, "eval", kept.eval, 1e-5);
+    }
+}
+
+static void each_idea(void **state, bool host) {
+    const char *only = getenv("DEPTHBENCH_IDEA");
+    for (size_t i = 0; i < COUNT_OF(ideas); i++) {
+        if (only && strcmp(only, ideas[i].name))
+            continue;
+        print_message("%s\n", ideas[i].name);
+        run_idea(&ideas[i], host);
+        teardown(state);
+        setup(state);
+    }
+    remove(path);
+}
+
+static void ideas_on_paper(void **state) {
+    each_idea(state, false);
+}
+
+static void ideas_on_the_host(void **state) {
+    each_idea(state, true);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(ideas_on_paper, setup, teardown),
+                                       cmocka_unit_test_setup_teardown(ideas_on_the_host, setup, teardown)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -312,6 +312,8 @@ static bool infer_gather(Builder *b, const Node *p, const Ref *in, Type *out) {
     if (p->op == OP_gather) {
         if (x->rank != 2 || x->dtype == DT_I32)
             FAIL(DIAG_gather_shape, "the table does not have two axes");
+        if (b->m->axes.at[x->axis[0]].kind != AXIS_WIDE) // canonical order would have turned the table
+            FAIL(DIAG_gather_shape, "the axes of the table are not wide");
         if (type_has(ids, x->axis[0]) || type_has(ids, x->axis[1]))
             FAIL(DIAG_gather_shape, "the ids have an axis of the table");
         Type row = type_make(b->m, (Dtype)x->dtype, 1, x->axis + 1);

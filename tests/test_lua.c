@@ -122,14 +122,14 @@ static int check_marks(const char *path, const Run *r, int *marks) {
 }
 
 static const char *const scripts[] = {
-    "axes",         "ops",           "order",         "composites", "weights",
-    "many",         "function",      "syntax",        "kept_apart", "loss",
-    "no_loss",      "no_model",      "required",      "forever",    "forever_allocating",
-    "doubled_text", "repeated_text", "growing_table", "recursion",  "tail_calls",
-    "many_layers",  "taps",          "finalizer",     "close",      "longest_text",
-    "helper_loop",  "sort",          "sort_numbers",  "sort_texts", "concat_endless",
-    "late_length",  "insert_front",  "block_result",  "kept_layer", "two_loops",
-    "own_weight",
+    "axes",           "ops",           "order",         "composites",   "weights",
+    "many",           "function",      "syntax",        "kept_apart",   "loss",
+    "no_loss",        "no_model",      "required",      "forever",      "forever_allocating",
+    "doubled_text",   "repeated_text", "growing_table", "recursion",    "tail_calls",
+    "many_layers",    "taps",          "finalizer",     "close",        "wide",
+    "longest_text",   "helper_loop",   "sort",          "sort_numbers", "sort_texts",
+    "concat_endless", "late_length",   "insert_front",  "block_result", "kept_layer",
+    "two_loops",      "own_weight",
 };
 
 static void marked_lines(void **state) {

@@ -9,15 +9,63 @@ static int push(lua_State *L, Ref r) {
     return 1;
 }
 
-static int map_call(lua_State *L) {
+static int wide_axes(const Script *s, const Type *t, AxisId out[MAX_RANK]) {
+    int n = 0;
+    for (int i = 0; i < t->rank; i++)
+        if (s->b.m->axes.at[t->axis[i]].kind == AXIS_WIDE)
+            out[n++] = t->axis[i];
+    return n;
+}
+
+// What no kernel can walk along is refused here, where its line is known: operands with wide axes share them.
+static bool wide_fit(Script *s, Op op, int n, const Ref *in) {
+    AxisId first[MAX_RANK], other[MAX_RANK];
+    int n_first = 0, at = 0;
+    char a[128], c[128];
+    for (int i = 0; i < n; i++) {
+        const Type *t = &node_at(s->b.f, in[i])->type;
+        int n_other = in[i] ? wide_axes(s, t, other) : 0;
+        if (!n_other)
+            continue;
+        if (n_first && (n_first != n_other || memcmp(first, other, (size_t)n_first))) {
+            diag_add(&s->diags, s->b.loc, DIAG_wide_axes, op_info[op].name,
+                     type_text(s->b.m, &node_at(s->b.f, in[at])->type, a), type_text(s->b.m, t, c));
+            return false;
+        }
+        n_first = n_other;
+        at = i;
+        memcpy(first, other, sizeof first);
+    }
+    return true;
+}
+
+int build_map(lua_State *L, Op op) {
     Script *s = script_of(L);
-    Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
     Ref in[3] = {0}, r = 0;
     loc_here(L);
     for (int i = 0; i < op_info[op].n_in; i++)
         in[i] = value_check(L, i + 1);
-    GUARD(L, s, r = ir_map(&s->b, op, in));
+    GUARD(L, s, r = wide_fit(s, op, op_info[op].n_in, in) ? ir_map(&s->b, op, in) : 0);
     return push(L, r);
+}
+
+static int map_call(lua_State *L) {
+    return build_map(L, (Op)lua_tointeger(L, lua_upvalueindex(1)));
+}
+
+static Ref reduce_fit(Script *s, Op op, Ref x, int n, const AxisId *axes) {
+    AxisId kept[MAX_RANK];
+    char text[128];
+    Ref r = ir_reduce(&s->b, op, x, n, axes);
+    if (!r)
+        return 0;
+    const Type *from = &node_at(s->b.f, x)->type, *to = &node_at(s->b.f, r)->type;
+    int n_kept = wide_axes(s, to, kept);
+    if (!n_kept || n_kept == wide_axes(s, from, (AxisId[MAX_RANK]){0}))
+        return r;
+    diag_add(&s->diags, s->b.loc, DIAG_wide_reduce, op_info[op].name, type_text(s->b.m, from, text),
+             s->b.m->axes.at[kept[0]].name);
+    return 0;
 }
 
 static int reduce(lua_State *L, const char *name, Op op, bool mean) {
@@ -32,7 +80,7 @@ static int reduce(lua_State *L, const char *name, Op op, bool mean) {
     for (int i = 0; i < n; i++)
         count *= s->b.m->axes.at[axes[i]].size;
     GUARD(L, s, {
-        r = ir_reduce(&s->b, op, x, n, axes);
+        r = reduce_fit(s, op, x, n, axes);
         if (mean && r)
             r = ir_mul(&s->b, r, ir_const(&s->b, 1 / count));
     });
@@ -145,13 +193,15 @@ static int iota_call(lua_State *L) {
     return push(L, r);
 }
 
-static bool depends_on_input(const Func *f, Ref x, bool *seen) {
+// Whether x depends on the named input; NULL: on any input or parameter.
+static bool depends_on(Arena *arena, const Func *f, Ref x, const char *input) {
+    bool *seen = arena_alloc(arena, (size_t)x + 1);
     seen[x] = true;
     for (; x; x--) { // inputs precede; no recursion: a graph can be as deep as it has nodes
         const Node *n = node_at(f, x);
         if (!seen[x])
             continue;
-        if (n->op == OP_input || n->op == OP_param)
+        if (input ? n->op == OP_input && !strcmp(n->name, input) : n->op == OP_input || n->op == OP_param)
             return true;
         if (n->op == OP_out)
             seen[x - 1] = true;
@@ -167,8 +217,7 @@ static int constant_call(lua_State *L) {
     loc_here(L);
     sandbox_charge(L, s->b.f->nodes.n / 16);
     GUARD(L, s, {
-        bool *seen = arena_alloc(s->arena, s->b.f->nodes.n);
-        if (x && depends_on_input(s->b.f, x, seen))
+        if (x && depends_on(s->arena, s->b.f, x, NULL))
             diag_add(&s->diags, s->b.loc, DIAG_constant_input);
         else if (x)
             r = ir_constant(&s->b, x);
@@ -184,11 +233,35 @@ static int stop_grad_call(lua_State *L) {
     return push(L, r);
 }
 
+// Ids and targets are below the vocabulary; rows beyond a table's end would be read without a check.
+static bool covers_vocabulary(Script *s, const char *op, Ref table) {
+    const Type *t = &node_at(s->b.f, table)->type;
+    const Axis *a = t->rank ? &s->b.m->axes.at[t->axis[0]] : NULL;
+    if (!a || a->size >= s->options->shape.vocab)
+        return true;
+    diag_add(&s->diags, s->b.loc, DIAG_vocabulary, op, a->name, a->size, s->options->shape.vocab);
+    return false;
+}
+
+static Ref gather(Script *s, Ref table, Ref ids) {
+    const Func *f = s->b.f;
+    if (!table || !ids)
+        return 0;
+    if (node_at(f, ids)->type.dtype == DT_I32 &&
+        depends_on(s->arena, f, ids, "targets")) { // -1: does not count
+        diag_add(&s->diags, s->b.loc, DIAG_gather_shape, "the ids are targets, which may be negative");
+        return 0;
+    }
+    Ref r = ir_gather(&s->b, table, ids);
+    return r && covers_vocabulary(s, "gather", table) ? r : 0;
+}
+
 static int gather_call(lua_State *L) {
     Script *s = script_of(L);
     Ref table = value_check(L, 1), ids = value_check(L, 2), r = 0;
     loc_here(L);
-    GUARD(L, s, r = ir_gather(&s->b, table, ids));
+    sandbox_charge(L, s->b.f->nodes.n / 16);
+    GUARD(L, s, r = gather(s, table, ids));
     return push(L, r);
 }
 
@@ -255,6 +328,8 @@ static int head_loss_call(lua_State *L) {
         Builder *b = &s->b;
         Ref inv = ir_input(b, "inv_tokens", (Type){.dtype = DT_F32});
         Ref loss = ir_head_loss(b, x, w, targets, inv);
+        if (loss && !covers_vocabulary(s, "head_loss", w))
+            loss = 0;
         if (loss) {
             AxisId rows[MAX_RANK];
             int n = type_rows(b->m, &node_at(b->f, loss)->type, rows);

@@ -80,6 +80,7 @@ extern const LuaFunction build_functions[], params_functions[], layers_functions
 extern const int n_build_functions, n_params_functions, n_layers_functions;
 
 // build.c, params.c, layers.c: functions of the table `db` on top of the stack; methods of values
+int build_map(lua_State *L, Op op); // a MAP op on the arguments from 1 on
 void build_register(lua_State *L);
 void build_methods(lua_State *L);
 void params_register(lua_State *L);

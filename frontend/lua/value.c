@@ -51,15 +51,6 @@ int axes_check(lua_State *L, int first, AxisId *out) {
     return n;
 }
 
-static int arithmetic(lua_State *L, Op op) {
-    Script *s = script_of(L);
-    loc_here(L);
-    Ref in[2] = {value_check(L, 1), op_info[op].n_in > 1 ? value_check(L, 2) : 0}, r = 0;
-    GUARD(L, s, r = ir_map(&s->b, op, in));
-    value_push(L, r);
-    return 1;
-}
-
 // The operators are named by their functions in the table; looked up once by name, so that no op is named
 // here.
 static Op op_by_name(const char *name) {
@@ -70,7 +61,7 @@ static Op op_by_name(const char *name) {
 }
 
 static int operator_call(lua_State *L) {
-    return arithmetic(L, (Op)lua_tointeger(L, lua_upvalueindex(1)));
+    return build_map(L, (Op)lua_tointeger(L, lua_upvalueindex(1)));
 }
 
 static int value_tostring(lua_State *L) {

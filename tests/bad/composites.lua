@@ -14,6 +14,10 @@ return db.model(function(ids, targets)
   o = db.attention(k, k:slice(g, 0) * db.ones(u), k:slice(g, 0) * db.ones(u)) -- error: attention: the number of query heads
   o = db.gather(x, ids) -- error: gather: the table does not have two axes
   o = db.gather(db.weight("embed", {v, d}), x) -- error: gather: the ids are not integers
+  o = db.gather(db.weight("embed", {v, d}), targets) -- error: gather: the ids are targets, which may be negative
+  o = db.gather(db.weight("few", {e, d}, 0), ids) -- error: gather: axis e has size 4, less than the vocabulary of 11
+  o = db.gather(db.weight("thin", {v, db.axis("p", "small", 2)}, 0), ids) -- error: gather: the axes of the table are not wide
+  o = db.head_loss(x, db.weight("few", {e, d}), targets) -- error: head_loss: axis e has size 4, less than the vocabulary of 11
   o = db.head_loss(x, db.weight("head", {v, e}, 0), targets) -- error: head_loss: the last axis of x is not that of the weight
   o = db.head_loss(x:sum(s), db.weight("embed", {v, d}), targets) -- error: head_loss: the last axis of x
   o = db.head_loss(x, db.weight("embed", {v, d}), x) -- error: head_loss: targets are not integers

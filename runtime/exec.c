@@ -239,7 +239,7 @@ static Status exec_step(Exec *e, const PlanStep *s, int64_t micro) {
         Launch l = {.kernel = s->kernel, .items = s->items, .n_strips = s->n_strips};
         memcpy(l.args.size, s->size, sizeof l.args.size);
         l.args.arg = &e->arg[s->arg0];
-        l.args.scalar = e->plan->scalars.at + s->scalar0;
+        l.args.scalar = s->n_scalars ? e->plan->scalars.at + s->scalar0 : NULL;
         l.args.acc = add;
         return e->driver->launch(e->state, &l);
     }

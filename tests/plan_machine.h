@@ -77,7 +77,7 @@ static void machine_put(Machine *k, int32_t buffer, int64_t i, double x) {
     CHECK(b->arena != ARENA_ACTS || ((size_t)i + 1) * size <= b->bytes, "write outside of %s", b->name);
     uint32_t u;
     float f = (float)(b->dtype == DT_BF16 ? round_bf16(x) : x);
-    int32_t whole = (int32_t)x;
+    int32_t whole = b->dtype == DT_I32 ? (int32_t)x : 0;
     memcpy(&u, b->dtype == DT_I32 ? (const void *)&whole : (const void *)&f, 4);
     memcpy(k->mem[b->arena] + at, (char *)&u + 4 - size, size);
 }

@@ -12,7 +12,7 @@ enum { WARM_STEPS = 2, MAX_TIMED = 1000 };
 typedef struct BenchRow {
     const char *model, *shape;
     double tokens_per_s, spread; // median; (slowest - fastest) / median
-    double step_ms, mfu;         // share of the measured GEMM peak, NAN when not measured
+    double step_ms, roofline;    // share of what GEMM peak and copy bandwidth, measured before, allow
     size_t planned, measured;    // bytes: all arenas; peak resident set
     int launches, kernels, gemms;
     double open_ms;
@@ -86,6 +86,25 @@ typedef struct KernelTime {
 static int by_time(const void *a, const void *b) {
     double x = ((const KernelTime *)a)->ms, y = ((const KernelTime *)b)->ms;
     return (x < y) - (x > y);
+}
+
+// Measured once, before the first model: GEMM peak and copy bandwidth drift with the machine.
+static Status measure(const Driver *driver, const Options *o, DeviceInfo *out) {
+    DriverOptions options;
+    char cache[4200];
+    DriverState *state;
+    TRY(driver_options(o, &options, cache, sizeof cache));
+    TRY(driver->open(&options, &state));
+    Status s = driver->measure(state, out);
+    driver->close(state);
+    return s;
+}
+
+// Seconds a token with every GEMM at its peak rate and every row kernel at full bandwidth, one after the
+// other.
+static double roofline_seconds(const Counts *c, const DeviceInfo *d, Dtype compute) {
+    return 3 * (c->flops_proj + c->flops_attn + c->flops_head) / d->peak_flops[compute] +
+           c->row_bytes / d->copy_bytes_per_s;
 }
 
 // Adds the step times up by kernel; GEMMs by shape.
@@ -188,7 +207,7 @@ static Status bench_built(const Options *o, const Driver *driver, Built *b, Benc
 }
 
 static Status bench_one(const Options *o, const Driver *driver, const char *model, const char *shape,
-                        BenchRow *row) {
+                        const DeviceInfo *device, BenchRow *row) {
     Built b;
     BuildRequest r = {
         .model = model, .shape = shape, .batch = o->batch_given ? o->batch : 8, .seq = o->seq, .train = true};
@@ -201,14 +220,15 @@ static Status bench_one(const Options *o, const Driver *driver, const char *mode
     for (int i = 0; i < N_ARENAS; i++)
         row->planned += b.plan->arena_bytes[i];
     Status s = bench_built(o, driver, &b, row);
+    row->roofline = row->tokens_per_s * roofline_seconds(&c, device, b.plan->compute);
     build_free(&b);
     return s;
 }
 
 static void print_row(const Options *o, const BenchRow *r, FILE *csv) {
     char t[3][32];
-    human(o, "%-14s %-18s %10s %7.1f%% %9.1f %10s %10s %8d %6d %6d\n", r->model, r->shape,
-          count_text(r->tokens_per_s, t[0]), 100 * r->spread, r->step_ms,
+    human(o, "%-14s %-18s %10s %7.1f%% %9.1f %8.0f%% %10s %10s %8d %6d %6d\n", r->model, r->shape,
+          count_text(r->tokens_per_s, t[0]), 100 * r->spread, r->step_ms, 100 * r->roofline,
           bytes_text((double)r->planned, t[1]), bytes_text((double)r->measured, t[2]), r->launches, r->gemms,
           r->kernels);
     if (csv)
@@ -216,26 +236,28 @@ static void print_row(const Options *o, const BenchRow *r, FILE *csv) {
                 r->spread, r->step_ms, r->planned, r->measured, r->launches, r->gemms, r->kernels,
                 r->open_ms);
     if (o->json)
-        emit_json(json_pack("{s:s,s:s,s:s,s:f,s:f,s:f,s:I,s:I,s:i,s:i,s:i,s:f}", "event", "bench", "model",
-                            r->model, "shape", r->shape, "tokens_per_s", r->tokens_per_s, "spread", r->spread,
-                            "step_ms", r->step_ms, "peak_planned", (json_int_t)r->planned, "peak_measured",
-                            (json_int_t)r->measured, "launches", r->launches, "gemms", r->gemms, "kernels",
-                            r->kernels, "open_ms", r->open_ms));
+        emit_json(json_pack("{s:s,s:s,s:s,s:f,s:f,s:f,s:f,s:I,s:I,s:i,s:i,s:i,s:f}", "event", "bench",
+                            "model", r->model, "shape", r->shape, "tokens_per_s", r->tokens_per_s, "spread",
+                            r->spread, "step_ms", r->step_ms, "roofline_share", r->roofline, "peak_planned",
+                            (json_int_t)r->planned, "peak_measured", (json_int_t)r->measured, "launches",
+                            r->launches, "gemms", r->gemms, "kernels", r->kernels, "open_ms", r->open_ms));
 }
 
 static Status bench_all(const Options *o, const Driver *driver, FILE *csv) {
-    human(o, "%-14s %-18s %10s %8s %9s %10s %10s %8s %6s %6s\n", "model", "shape", "tokens/s", "spread",
-          "ms/step", "planned", "peak RSS", "launches", "GEMMs", "kernels");
+    DeviceInfo device;
+    TRY(measure(driver, o, &device));
+    human(o, "%-14s %-18s %10s %8s %9s %9s %10s %10s %8s %6s %6s\n", "model", "shape", "tokens/s", "spread",
+          "ms/step", "roofline", "planned", "peak RSS", "launches", "GEMMs", "kernels");
     for (int m = 0; m < o->args.n; m++) {
         char list[2048], *save;
         snprintf(list, sizeof list, "%s", o->shapes ? o->shapes : "");
         BenchRow row;
         if (!o->shapes) {
-            TRY(bench_one(o, driver, o->args.at[m], NULL, &row));
+            TRY(bench_one(o, driver, o->args.at[m], NULL, &device, &row));
             print_row(o, &row, csv);
         }
         for (char *w = strtok_r(list, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
-            TRY(bench_one(o, driver, o->args.at[m], w, &row));
+            TRY(bench_one(o, driver, o->args.at[m], w, &device, &row));
             print_row(o, &row, csv);
         }
     }

@@ -26,11 +26,48 @@ static size_t load(const char *path, uint8_t *out) {
     return n;
 }
 
-// One change: a byte, a cut, or a piece of the file copied over or between others.
+static bool letter(uint8_t c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '%';
+}
+
+// Bounds of the word at or after a random place; false when there is none.
+static bool word(const uint8_t *at, size_t n, size_t *from, size_t *to) {
+    size_t i = below(n);
+    while (i < n && !letter(at[i]))
+        i++;
+    *to = i;
+    while (i > 0 && i < n && letter(at[i - 1]))
+        i--;
+    *from = i;
+    while (*to < n && letter(at[*to]))
+        ++*to;
+    return *to > *from && *to - *from < 64;
+}
+
+// One word becomes another of the file: most likely to leave a text that still means something.
+static size_t change_word(uint8_t *at, size_t n) {
+    size_t a, a_end, b, b_end;
+    if (!word(at, n, &a, &a_end) || !word(at, n, &b, &b_end) || n + 64 > MAX_INPUT)
+        return n;
+    uint8_t copy[64];
+    size_t len = a_end - a;
+    memcpy(copy, at + a, len);
+    memmove(at + b + len, at + b_end, n - b_end);
+    memcpy(at + b, copy, len);
+    return n - (b_end - b) + len;
+}
+
+// One change: a word, a byte, a cut, or a piece of the file copied over or between others.
 static size_t change(uint8_t *at, size_t n) {
     size_t from = below(n), to = below(n), len = 1 + below(below(4) ? 8 : 200);
     len = MIN_OF(len, n - MAX_OF(from, to));
-    switch (below(5)) {
+    switch (below(10)) {
+    case 5:
+    case 6:
+    case 7:
+    case 8:
+    case 9:
+        return change_word(at, n);
     case 0:
         at[to] = (uint8_t)below(256);
         return n;
@@ -77,7 +114,7 @@ int main(int argc, char **argv) {
     long rounds = strtol(argv[1], NULL, 10);
     for (long i = 0; i < rounds; i++) {
         size_t n = load(argv[2 + i % (argc - 2)], at);
-        for (uint32_t k = i < argc - 2 ? 0 : 1 + below(4); k && n > 1; k--)
+        for (uint32_t k = i < argc - 2 ? 0 : 1 + below(3); k && n > 1; k--)
             n = change(at, n);
         input_n = n;
         LLVMFuzzerTestOneInput(at, n);

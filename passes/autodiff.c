@@ -98,53 +98,172 @@ static int32_t part_size(const Diff *d, const Part *p) {
     return p->to == AXIS_NONE ? 1 : d->b.m->axes.at[p->to].size;
 }
 
-// Parts that lie end to end and cover the axis are a concat.
-static Ref parts_concat(Diff *d, const Part *parts, int n, const Type *t) {
-    Ref in[MAX_ATTR_AXES];
-    AxisId axes[MAX_ATTR_AXES];
-    int32_t from = 0;
-    if (n >= MAX_ATTR_AXES)
-        return 0;
-    for (int k = 0; k < n; k++) {
-        const Part *next = NULL;
-        for (int i = 0; i < n; i++)
-            if (parts[i].from == from)
-                next = &parts[i];
-        if (!next || next->axis != parts[0].axis)
-            return 0;
-        Type whole = {.rank = 0};
-        for (int i = 0; i < t->rank; i++)
-            if (t->axis[i] != next->axis)
-                whole.axis[whole.rank++] = t->axis[i];
-        if (next->to != AXIS_NONE)
-            whole.axis[whole.rank++] = next->to;
-        in[k] = spread_to(d, next->grad, &whole);
-        axes[k] = next->to;
-        from += part_size(d, next);
+static AxisId sized_axis(Diff *d, const char *name, AxisId like, int32_t size) {
+    Module *m = d->b.m;
+    return module_axis(m, arena_format(m->arena, "%s_%d", name, size), m->axes.at[like].kind, size);
+}
+
+// The type of a part of a value of type t.
+static Type part_type(const Diff *d, const Type *t, const Part *p) {
+    Type r = *t;
+    int n = 0;
+    for (int i = 0; i < t->rank; i++)
+        if (t->axis[i] != p->axis || p->to != AXIS_NONE)
+            r.axis[n++] = t->axis[i] == p->axis ? p->to : t->axis[i];
+    return type_make(d->b.m, (Dtype)t->dtype, n, r.axis);
+}
+
+// Parts of a wide axis that overlap are cut where any begins or ends; afterwards two are the same or
+// disjoint.
+static int parts_cut(Diff *d, Part *parts, int n, int room) {
+    Part cut[64];
+    int count = 0;
+    bool runs = false;
+    for (int i = 0; i < n; i++)
+        runs |= parts[i].to != AXIS_NONE;
+    for (int i = 0; i < n; i++) {
+        if (runs && parts[i].to == AXIS_NONE) { // single elements among runs are runs of one
+            parts[i].to = sized_axis(d, "cut", parts[i].axis, 1);
+            parts[i].grad = ir_mul(&d->b, parts[i].grad, ir_fill(&d->b, 1, parts[i].to));
+        }
     }
-    return from == d->b.m->axes.at[parts[0].axis].size ? ir_concat(&d->b, parts[0].axis, n, in, axes) : 0;
+    for (int i = 0; i < n; i++) {
+        int32_t at = parts[i].from, end = at + part_size(d, &parts[i]);
+        if (parts[i].axis != parts[0].axis)
+            return -1;
+        while (at < end) {
+            int32_t next = end;
+            for (int k = 0; k < n; k++) {
+                int32_t a = parts[k].from, b = a + part_size(d, &parts[k]);
+                next = a > at && a < next ? a : next;
+                next = b > at && b < next ? b : next;
+            }
+            if (count == room)
+                return -1;
+            Part p = parts[i];
+            if (next - at < end - parts[i].from) {
+                p.to = sized_axis(d, "cut", p.axis, next - at);
+                p.grad = ir_slice(&d->b, spread_to(d, p.grad, &(Type){.rank = 1, .axis = {parts[i].to}}),
+                                  parts[i].to, p.to, at - parts[i].from);
+                p.from = at;
+            }
+            cut[count++] = p;
+            at = next;
+        }
+    }
+    memcpy(parts, cut, (size_t)count * sizeof *parts);
+    return count;
+}
+
+// Sorted by their start; the same part twice is one with the sum. -1: some overlap otherwise.
+static int parts_sort(Diff *d, Part *parts, int n) {
+    for (int i = 1; i < n; i++)
+        for (int k = i; k > 0 && parts[k].from < parts[k - 1].from; k--) {
+            Part other = parts[k];
+            parts[k] = parts[k - 1];
+            parts[k - 1] = other;
+        }
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        Part *last = kept ? &parts[kept - 1] : NULL, p = parts[i];
+        bool same = last && p.from == last->from && part_size(d, &p) == part_size(d, last);
+        if (same && (p.to == AXIS_NONE) == (last->to == AXIS_NONE)) {
+            if (p.to != AXIS_NONE && type_has(type_of(d, p.grad), p.to))
+                p.grad = ir_rename(&d->b, p.grad, p.to, last->to);
+            last->grad = ir_add(&d->b, last->grad, p.grad);
+        } else if (last && p.from < last->from + part_size(d, last))
+            return -1;
+        else
+            parts[kept++] = p;
+    }
+    return kept;
+}
+
+// Puts zeros where no part lies. Small axes do without: masks cost them nothing.
+static int parts_fill(Diff *d, Part *parts, int n, int room, const Type *t) {
+    Part full[64];
+    int32_t at = 0, size = d->b.m->axes.at[parts[0].axis].size;
+    int count = 0;
+    for (int i = 0; i <= n; i++) {
+        int32_t next = i < n ? parts[i].from : size;
+        if (count + 2 > room)
+            return -1;
+        if (next > at) {
+            if (d->b.m->axes.at[parts[0].axis].kind != AXIS_WIDE)
+                return -1;
+            Part gap = {.axis = parts[0].axis, .from = at};
+            gap.to = sized_axis(d, "gap", gap.axis, next - at);
+            gap.grad = ir_node(&d->b, (Node){.op = OP_const, .type = part_type(d, t, &gap)}, 0, NULL);
+            full[count++] = gap;
+        }
+        if (i < n) {
+            full[count++] = parts[i];
+            at = next + part_size(d, &parts[i]);
+        }
+    }
+    memcpy(parts, full, (size_t)count * sizeof *parts);
+    return count;
+}
+
+// Parts from one end of the axis to the other as one value, a few at a time; 0 when the axes of some lie in
+// another order.
+static Ref parts_concat(Diff *d, Part *parts, int n, const Type *t) {
+    enum { AT_ONCE = MAX_ATTR_AXES - 1 };
+    Ref in[AT_ONCE];
+    AxisId axes[AT_ONCE], axis = parts[0].axis;
+    for (int i = 0; i < n; i++) {
+        Type want = part_type(d, t, &parts[i]);
+        parts[i].grad = spread_to(d, parts[i].grad, &want);
+        if (!type_same(type_of(d, parts[i].grad), &want))
+            return 0;
+    }
+    for (;;) {
+        int take = MIN_OF(n, AT_ONCE);
+        int32_t size = 0;
+        for (int i = 0; i < take; i++) {
+            in[i] = parts[i].grad;
+            axes[i] = parts[i].to;
+            size += part_size(d, &parts[i]);
+        }
+        if (take == n)
+            return ir_concat(&d->b, axis, n, in, axes);
+        Part joined = {.axis = axis, .from = 0, .to = sized_axis(d, "join", axis, size)};
+        joined.grad = ir_concat(&d->b, joined.to, take, in, axes);
+        parts[0] = joined;
+        memmove(parts + 1, parts + take, (size_t)(n - take) * sizeof *parts);
+        n -= take - 1;
+    }
 }
 
 // All consumers of x have been met: turns what its slices got into one adjoint.
 static void settle_parts(Diff *d, Ref x) {
-    Part mine[64];
+    enum { ROOM = 64 };
+    Part mine[ROOM], whole[ROOM];
     int n = 0;
-    for (uint32_t i = 0; i < d->parts.n && n < 64; i++)
+    for (uint32_t i = 0; i < d->parts.n && n < ROOM; i++)
         if (d->parts.at[i].of == x)
             mine[n++] = d->parts.at[i];
     if (!n)
         return;
-    Ref whole = parts_concat(d, mine, n, type_of(d, x));
-    for (int i = 0; !whole && i < n; i++) { // the general form: each part under a mask
+    Type t = *type_of(d, x);
+    memcpy(whole, mine, (size_t)n * sizeof *whole);
+    bool wide = d->b.m->axes.at[mine[0].axis].kind == AXIS_WIDE;
+    int count = wide ? parts_cut(d, whole, n, ROOM) : n;
+    count = count < 0 ? -1 : parts_sort(d, whole, count);
+    count = count < 0 ? -1 : parts_fill(d, whole, count, ROOM, &t);
+    Ref g = count < 0 ? 0 : parts_concat(d, whole, count, &t);
+    if (g) {
+        add_adjoint(d, x, g);
+        return;
+    }
+    for (int i = 0; i < n; i++) { // the general form: each part under a mask
         const Part *p = &mine[i];
-        Ref g = p->to == AXIS_NONE ? p->grad : spread_to(d, p->grad, &(Type){.rank = 1, .axis = {p->to}});
+        g = p->to == AXIS_NONE ? p->grad : spread_to(d, p->grad, &(Type){.rank = 1, .axis = {p->to}});
         g = ir_mul(&d->b, g, slice_mask(d, p->axis, p->to, p->from));
         if (p->to != AXIS_NONE && p->to != p->axis)
             g = ir_reduce(&d->b, OP_sum, g, 1, &p->to);
         add_adjoint(d, x, g);
     }
-    if (whole)
-        add_adjoint(d, x, whole);
 }
 
 static void view_grad(Diff *d, Ref r, const Node *n, Ref g) {

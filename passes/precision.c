@@ -125,6 +125,19 @@ static Ref precision_node(void *ctx, Builder *b, const Func *f, Ref r, const Ref
         narrowed[1] = narrow(p, b, in[1]);
         return ir_node(b, n, 2, narrowed);
     }
+    case OP_concat: { // constants have the type of the values they stand beside
+        bool any = false;
+        for (int i = 0; i < n.n_in; i++)
+            any |= node_at(b->f, in[i])->type.dtype == DT_BF16;
+        for (int i = 0; any && i < n.n_in; i++) {
+            Node part = *node_at(b->f, in[i]);
+            if (part.op == OP_const && part.type.dtype == DT_F32) {
+                part.type.dtype = DT_BF16;
+                narrowed[i] = ir_node(b, part, 0, NULL);
+            }
+        }
+        return ir_node(b, n, n.n_in, narrowed);
+    }
     case OP_head_loss:
     case OP_head_loss_grad:
         narrowed[0] = narrow(p, b, in[0]);

@@ -8,7 +8,6 @@ typedef struct Random {
     bool wild, whole_gradient;
     AxisId rows[2], h, g, n, m2, t, p, d, f, q, k, e, half, v;
     Ref pool[128];
-    bool cut[4096]; // by value: its halves were taken
     int n_pool, n_params;
 } Random;
 
@@ -99,15 +98,9 @@ static Ref random_map(Random *r, Ref x, Ref y) {
     }
 }
 
-// Both halves of a wide axis, once: gradients of other cuts are masks, which no kernel has for wide axes.
-static Ref random_halves(Random *r, Ref x) {
-    Builder *b = &r->b;
-    if (r->wild)
-        return ir_slice(b, x, r->f, r->half, random_below(r, 2) ? 6 : 3);
-    if (r->cut[x])
-        return 0;
-    r->cut[x] = true;
-    return ir_mul(b, ir_slice(b, x, r->f, r->half, 0), ir_tanh(b, ir_slice(b, x, r->f, r->half, 6)));
+// A run of a wide axis, anywhere.
+static Ref random_half(Random *r, Ref x) {
+    return ir_slice(&r->b, x, r->f, r->half, (int32_t)random_below(r, 7));
 }
 
 // Formulas with a domain, kept inside of it.
@@ -219,7 +212,7 @@ static Ref random_op(Random *r) {
             b, ir_reduce(b, OP_sum, ir_mul(b, x, random_param(r, 2, (AxisId[]){r->n, r->m2})), 1, &r->n),
             r->m2, r->n);
     case 7:
-        return wide == r->f ? random_halves(r, x) : 0;
+        return wide == r->f ? random_half(r, x) : 0;
     case 8:
         return narrow || !flat || wide == r->q ? 0 : random_attention(r, x);
     case 9:
@@ -277,7 +270,6 @@ Module *random_module(Arena *a, RandomOptions o) {
         Ref x = random_op(&r);
         if (!x || random_type(&r, x)->rank > 5)
             continue;
-        CHECK(r.b.f->nodes.n < COUNT_OF(r.cut), "a random program of %u nodes", r.b.f->nodes.n);
         r.pool[r.n_pool++] = x;
         i++;
     }

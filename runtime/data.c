@@ -204,13 +204,17 @@ static Status count_windows(Data *d) {
                  (long long)p->count, (long long)(d->whole ? 2 : d->seq + 1));
     }
     d->info.windows = d->windows;
+    bool nothing = d->info.documents ? d->info.ids <= d->info.documents : d->info.ids == 0;
+    if (d->windows == 0 && nothing) // end tokens alone
+        return status_make(EXIT_REQUEST, "%s: empty: there is no text or token in the data",
+                           d->options.paths[0]);
     if (d->windows == 0)
         return status_make(
             EXIT_REQUEST,
-            "%s: %lld ids in all, one window takes %lld (--seq %lld and the id after it): more "
+            "%s: %lld id%s in all, one window takes %lld (--seq %lld and the id after it): more "
             "data or a shorter --seq is needed",
-            d->options.paths[0], (long long)d->info.ids, (long long)(d->whole ? 2 : d->seq + 1),
-            (long long)d->seq);
+            d->options.paths[0], (long long)d->info.ids, d->info.ids == 1 ? "" : "s",
+            (long long)(d->whole ? 2 : d->seq + 1), (long long)d->seq);
     return STATUS_OK;
 }
 

@@ -213,7 +213,11 @@ static Status load_batch(const File *f, int64_t vocab, int32_t **ids, int64_t *r
     int64_t limit = vocab ? vocab : INT32_MAX, bad = 0;
     size_t good = s.code ? n : ids_decode(h.layout, raw, n, limit, *ids, &bad);
     mem_free(raw);
-    if (!s.code && good < n)
+    if (!s.code && good < n && (bad < 0 || !vocab))
+        s = status_make(EXIT_REQUEST, "%s: id %lld at row %lld, position %lld is not a token id", f->path,
+                        (long long)bad, (long long)((int64_t)good / h.shape[1]),
+                        (long long)((int64_t)good % h.shape[1]));
+    else if (!s.code && good < n)
         s = status_make(EXIT_REQUEST, "%s: id %lld at row %lld, position %lld: the vocabulary has %lld ids",
                         f->path, (long long)bad, (long long)((int64_t)good / h.shape[1]),
                         (long long)((int64_t)good % h.shape[1]), (long long)limit);

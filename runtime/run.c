@@ -3,6 +3,7 @@
 #include "runtime/json_in.h"
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_CONFIG = 16 << 20 };
 
@@ -108,7 +109,7 @@ static Status clear(const char *dir, const FileNames *names, const char *const *
     return file_remove(path);
 }
 
-static Status check_old(const char *dir, RunMode mode, const FileNames *names, const char *const *scripts) {
+static Status check_old(const char *dir, RunMode mode, const FileNames *names) {
     char config[FILE_PATH];
     TRY(file_join(dir, "config.json", config));
     bool is_run = file_exists(config);
@@ -126,7 +127,19 @@ static Status check_old(const char *dir, RunMode mode, const FileNames *names, c
     if (mode != RUN_RESUME && others && !is_run)
         return status_make(EXIT_REQUEST,
                            "%s: this folder holds other things than a run: choose another --out", dir);
-    return mode == RUN_OVERWRITE && is_run ? clear(dir, names, scripts) : STATUS_OK;
+    return STATUS_OK;
+}
+
+Status run_check(const char *dir, RunMode mode) {
+    FileNames names;
+    if (mode == RUN_RESUME && !file_is_dir(dir))
+        return status_make(EXIT_REQUEST, "%s: nothing to resume: there is no such folder", dir);
+    if (!file_is_dir(dir))
+        return STATUS_OK;
+    TRY(file_list(dir, &names));
+    Status s = check_old(dir, mode, &names);
+    file_names_free(&names);
+    return s;
 }
 
 // ---- Opening
@@ -159,6 +172,17 @@ static Status check_config(Run *r, const char *config, const char *const *free_k
     return s;
 }
 
+static void take_back(const Run *r, const char *const *scripts) {
+    FileNames names;
+    char path[FILE_PATH];
+    if (file_list(r->dir, &names).code)
+        return;
+    Status s = clear(r->dir, &names, scripts);
+    file_names_free(&names);
+    if (!s.code && !file_join(r->dir, "lock", path).code && !file_remove(path).code)
+        rmdir(r->dir); // stays when it holds something else
+}
+
 static Status open_dir(Run *r, RunMode mode, const char *config, const char *const *free_keys,
                        const char *const *scripts) {
     char path[FILE_PATH];
@@ -180,11 +204,18 @@ static Status open_dir(Run *r, RunMode mode, const char *config, const char *con
             s = file_lock(path, &r->lock);
     }
     if (!s.code)
-        s = check_old(r->dir, mode, &names, scripts);
+        s = check_old(r->dir, mode, &names);
+    if (!s.code && run && mode == RUN_OVERWRITE)
+        s = clear(r->dir, &names, scripts);
     file_names_free(&names);
     if (!s.code)
         s = check_config(r, config, free_keys);
-    return s.code ? s : write_all(r, config, scripts);
+    if (s.code)
+        return s;
+    s = write_all(r, config, scripts);
+    if (s.code && !run) // a disk that is full: the folder is as before
+        take_back(r, scripts);
+    return s;
 }
 
 Status run_open(const char *dir, RunMode mode, const char *config, const char *const *free_keys,

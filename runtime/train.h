@@ -18,6 +18,8 @@ typedef struct Run Run;
 // values). Code 2.
 Status run_open(const char *dir, RunMode mode, const char *config, const char *const *free_keys,
                 const char *const *scripts, Run **out) MUST_USE;
+// The refusals of run_open that need no lock, before costly work; touches nothing.
+Status run_check(const char *dir, RunMode mode) MUST_USE;
 // Value of a key of the config.json of an existing run as JSON text ("" when absent); for the caller's
 // defaults.
 Status run_config(const char *dir, char **json) MUST_USE; // whole text; mem_free

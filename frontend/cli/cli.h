@@ -80,6 +80,8 @@ typedef struct Built {
 // Prints the script's messages to stderr. On error nothing is to be freed; otherwise build_free.
 Status build_model(const Options *o, const BuildRequest *r, Built *out) MUST_USE;
 void build_free(Built *b);
+// What the last script that failed said, for the error event of --json.
+extern char script_messages[2048];
 Status models_dir(char *out, size_t bytes) MUST_USE; // where the shipped scripts are
 Status dtype_parse(const Options *o, Dtype *out) MUST_USE;
 Status target_find(const Options *o, const Driver **driver, const char **why) MUST_USE;
@@ -89,7 +91,7 @@ int64_t default_seq(const Shape *s);
 
 // ---- Counts of a plan (counts.c): formulas of docs/figures.md
 typedef struct Counts {
-    int64_t params, embed, head, norms, matrices, scheme; // parameters by part; they add up to params
+    int64_t params, embed, head, final_norm, norms, matrices, scheme; // by part; they add up to params
     double flops_proj, flops_attn, flops_head,
         flops_scheme;             // forward, a token; multiply-add = 2, causal half
     double row_bytes, row_bound;  // a token, training step
@@ -100,10 +102,13 @@ Counts plan_counts(const Plan *p, const Shape *s);
 double row_bytes_bound(const Plan *p, const Shape *s,
                        int64_t seq); // 0 when no bound was derived for the model
 
+void print_costs(const Options *o, const Counts *c); // parameters and flops by part, with the formula
+
 // ---- Output
 void human(const Options *o, const char *format, ...)
-    PRINTF_LIKE(2, 3);          // people's text: stdout, or stderr with --json
-void emit_json(json_t *object); // one line on stdout, takes the reference
+    PRINTF_LIKE(2, 3);                   // people's text: stdout, or stderr with --json
+void emit_json(json_t *object);          // one line on stdout, takes the reference
+const char *json_text(const char *text); // valid UTF-8 for json_pack, other bytes as ?; until the next call
 double now_ms(void);
 size_t peak_resident(void);                         // bytes
 const char *bytes_text(double bytes, char out[32]); // "1.20 GB"

@@ -268,6 +268,8 @@ Status cmd_bench(const Options *o) {
     if (!o->args.n)
         return status_make(EXIT_REQUEST,
                            "bench takes at least one MODEL: depthbench bench pre_ln hc --shapes tiny");
+    if (o->shapes && !o->shapes[strspn(o->shapes, ",")])
+        return status_make(EXIT_REQUEST, "--shapes is empty; `depthbench shapes` lists the names");
     if (o->steps_given && o->steps < 1)
         return status_make(EXIT_REQUEST, "--steps must be at least 1");
     const Driver *driver;

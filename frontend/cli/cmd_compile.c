@@ -1,6 +1,7 @@
 // compile: lower, fuse, plan, compile; prints what came out, runs nothing.
 #include "frontend/cli/cli.h"
 #include <errno.h>
+#include <fnmatch.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -17,7 +18,7 @@ typedef struct Dumps { // what the passes showed on their way
 } Dumps;
 
 static bool pass_matches(const char *want, const char *pass) {
-    return want && (!strcmp(want, "all") || !strcmp(want, pass));
+    return want && (!strcmp(want, "all") || !fnmatch(want, pass, 0));
 }
 
 static void print_module(Dumps *d, Text *out, const Module *m) {
@@ -54,11 +55,15 @@ static Status check_pass(const char *option, const char *name) {
     if (!name || !strcmp(name, "all"))
         return STATUS_OK;
     for (int i = 0; i < n_passes; i++)
-        if (!strcmp(pass_names[i], name))
+        if (pass_matches(name, pass_names[i]))
             return STATUS_OK;
+    char list[512] = "all";
+    for (int i = 0; i < n_passes; i++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), ", %s", pass_names[i]);
     const char *near = nearest_word(name, pass_names, n_passes);
-    return status_make(EXIT_REQUEST, "%s: unknown pass %s%s%s; choose all or one of pipeline.def", option,
-                       name, near ? "; did you mean " : "", near ? near : "");
+    return status_make(EXIT_REQUEST, "%s: unknown pass %s%s%s%s %s, or a pattern as simpl*", option, name,
+                       near ? "; did you mean " : "", near ? near : "",
+                       near ? "? Choose from" : "; choose from", list);
 }
 
 static Status parse_emit(const Options *o, Dumps *d) {

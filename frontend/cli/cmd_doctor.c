@@ -10,7 +10,7 @@ static void line(const Options *o, const char *what, bool there, const char *det
     human(o, "%-12s %-8s %s\n", what, there ? "ok" : "missing", detail);
     if (o->json)
         emit_json(json_pack("{s:s,s:s,s:b,s:s}", "event", "doctor", "what", what, "ok", (int)there, "detail",
-                            detail));
+                            json_text(detail)));
 }
 
 // CUDA is loaded at run time; libraries are named with the versions that are tried.

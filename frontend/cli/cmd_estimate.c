@@ -21,27 +21,19 @@ static double roofline(const Counts *c, double flops, double bytes) {
     return 3 * (c->flops_proj + c->flops_attn + c->flops_head) / flops + c->row_bytes / bytes;
 }
 
-static void print_params(const Options *o, const Counts *c) {
-    human(o,
-          "params     total %lld = embedding %lld + head %lld + norms %lld + matrices %lld + scheme %lld\n",
-          (long long)c->params, (long long)c->embed, (long long)c->head, (long long)c->norms,
-          (long long)c->matrices, (long long)c->scheme);
-    human(o, "backbone   %lld (without embedding, head, final norm and scheme)\n",
-          (long long)(c->matrices + c->norms));
-}
-
 static json_t *report_json(const Built *b, const Counts *c, const char *device, double tokens_per_s) {
-    return json_pack("{s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:f}",
-                     "event", "estimate", "model", b->plan->model, "shape",
-                     b->shape.name ? b->shape.name : "", "device", device, "params", (json_int_t)c->params,
-                     "params_embed", (json_int_t)c->embed, "params_head", (json_int_t)c->head, "params_norms",
-                     (json_int_t)c->norms, "params_matrices", (json_int_t)c->matrices, "params_scheme",
-                     (json_int_t)c->scheme, "flops_projections", c->flops_proj, "flops_attention",
-                     c->flops_attn, "flops_head", c->flops_head, "flops_scheme", c->flops_scheme,
-                     "row_bytes_per_token", c->row_bytes, "params_bytes", (json_int_t)c->params_bytes,
-                     "optimizer_bytes", (json_int_t)c->state_bytes, "gradient_bytes",
-                     (json_int_t)c->grads_bytes, "activation_bytes", (json_int_t)c->acts_bytes, "io_bytes",
-                     (json_int_t)c->io_bytes, "roofline_tokens_per_s", tokens_per_s);
+    return json_pack(
+        "{s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:f}",
+        "event", "estimate", "model", b->plan->model, "shape", b->shape.name ? b->shape.name : "", "device",
+        device, "params", (json_int_t)c->params, "params_embed", (json_int_t)c->embed, "params_head",
+        (json_int_t)c->head, "params_final_norm", (json_int_t)c->final_norm, "params_backbone",
+        (json_int_t)(c->matrices + c->norms), "params_norms", (json_int_t)c->norms, "params_matrices",
+        (json_int_t)c->matrices, "params_scheme", (json_int_t)c->scheme, "flops_projections", c->flops_proj,
+        "flops_attention", c->flops_attn, "flops_head", c->flops_head, "flops_scheme", c->flops_scheme,
+        "row_bytes_per_token", c->row_bytes, "params_bytes", (json_int_t)c->params_bytes, "optimizer_bytes",
+        (json_int_t)c->state_bytes, "gradient_bytes", (json_int_t)c->grads_bytes, "activation_bytes",
+        (json_int_t)c->acts_bytes, "io_bytes", (json_int_t)c->io_bytes, "roofline_tokens_per_s",
+        tokens_per_s);
 }
 
 static void print_memory(const Options *o, const Counts *c) {
@@ -81,15 +73,12 @@ static Status estimate_shape(const Options *o, const char *model, const char *sh
         .model = model, .shape = shape, .batch = o->batch_given ? o->batch : 8, .seq = o->seq, .train = true};
     TRY(build_model(o, &r, &b));
     Counts c = plan_counts(b.plan, &b.shape);
-    char t[5][32];
+    char t[32];
     human(o, "%s at %s, batch %lld, seq %lld, %s\n", b.plan->model,
           b.shape.name ? b.shape.name : "its own shape", (long long)b.plan->batch, (long long)b.plan->seq,
           dtype_name(b.plan->compute));
-    print_params(o, &c);
-    human(o, "flops      a token, forward: projections %s, attention %s, head %s, residual scheme %s\n",
-          count_text(c.flops_proj, t[0]), count_text(c.flops_attn, t[1]), count_text(c.flops_head, t[2]),
-          count_text(c.flops_scheme, t[3]));
-    human(o, "row bytes  %s a token, training step\n", bytes_text(c.row_bytes, t[0]));
+    print_costs(o, &c);
+    human(o, "row bytes  %s a token, training step\n", bytes_text(c.row_bytes, t));
     print_memory(o, &c);
     Status s = STATUS_OK;
     for (size_t i = 0; i < COUNT_OF(devices) && !s.code; i++)
@@ -108,6 +97,8 @@ static Status estimate_shape(const Options *o, const char *model, const char *sh
 Status cmd_estimate(const Options *o) {
     if (!o->args.n)
         return status_make(EXIT_REQUEST, "estimate takes a MODEL: depthbench estimate hc --shapes 400m-L16");
+    if (o->shapes && !o->shapes[strspn(o->shapes, ",")])
+        return status_make(EXIT_REQUEST, "--shapes is empty; `depthbench shapes` lists the names");
     if (o->device && strcmp(o->device, "host")) {
         size_t i = 0;
         while (i < COUNT_OF(devices) && strcmp(devices[i].name, o->device))

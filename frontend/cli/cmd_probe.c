@@ -1,7 +1,7 @@
 // probe: one forward and backward on given parameters and tokens, then optimizer steps; every number into one
 // file.
 #include "frontend/cli/cli.h"
-#include "runtime/exec.h"
+#include "runtime/checkpoint.h"
 #include "runtime/npy.h"
 #include "runtime/safetensors.h"
 #include <math.h>
@@ -39,6 +39,8 @@ static Status check_what(const Options *o) {
     static const char *const known[] = {"loss", "logits", "hidden", "grad", "param"};
     char list[256], *save;
     snprintf(list, sizeof list, "%s", o->what ? o->what : "");
+    if (o->what && !list[strspn(list, ",")])
+        return status_make(EXIT_REQUEST, "--what is empty: choose from loss, logits, hidden, grad, param");
     for (char *w = strtok_r(list, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
         size_t i = 0;
         while (i < COUNT_OF(known) && strcmp(known[i], w))
@@ -71,61 +73,6 @@ static Status record_new(Probe *p, const char *name, int32_t rank, const int64_t
     p->n_records++;
     *data = r->data;
     return STATUS_OK;
-}
-
-// ---- Parameters in
-
-static void complain(Text *t, int *n, const char *format, const char *name, const char *more) {
-    if ((*n)++ < 8)
-        text_add(t, "%s%s%s%s", *n > 1 ? "; " : "", format, name, more);
-}
-
-static void compare_names(const Plan *plan, const StFile *f, Text *t, int *n) {
-    for (uint32_t i = 0; i < plan->params.n; i++) {
-        const PlanParam *q = &plan->params.at[i];
-        int32_t k = st_find(f, q->name);
-        char a[160], b[160], more[400];
-        if (k < 0) {
-            complain(t, n, "missing ", q->name, "");
-            continue;
-        }
-        const StTensor *s = st_tensor(f, k);
-        if (s->rank == q->rank && !memcmp(s->shape, q->shape, (size_t)q->rank * sizeof *q->shape))
-            continue;
-        snprintf(more, sizeof more, " is %s, the model's is %s", st_shape_text(s->rank, s->shape, a),
-                 st_shape_text(q->rank, q->shape, b));
-        complain(t, n, "", q->name, more);
-    }
-    for (int32_t k = 0; k < st_count(f); k++) {
-        bool known = false;
-        for (uint32_t i = 0; i < plan->params.n && !known; i++)
-            known = !strcmp(plan->params.at[i].name, st_tensor(f, k)->name);
-        if (!known)
-            complain(t, n, "unexpected ", st_tensor(f, k)->name, "");
-    }
-}
-
-static Status load_params(Probe *p, StFile *f) {
-    const Plan *plan = p->plan;
-    Text t = {.arena = &p->built.arena};
-    int n = 0;
-    compare_names(plan, f, &t, &n);
-    if (n)
-        return status_make(EXIT_REQUEST, "%s does not fit the model: %.400s%s", p->o->params, t.at,
-                           n > 8 ? "; and more" : "");
-    for (uint32_t i = 0; i < plan->params.n; i++) {
-        const PlanParam *q = &plan->params.at[i];
-        int64_t count = shape_count(q->rank, q->shape);
-        float *data = mem_alloc((size_t)count * sizeof *data);
-        if (!data)
-            return status_memory(q->name, (size_t)count * 4);
-        Status s = st_read_f32(f, st_find(f, q->name), data);
-        if (!s.code)
-            s = exec_param_write(p->exec, (int32_t)i, PART_VALUE, data);
-        mem_free(data);
-        TRY(s);
-    }
-    return exec_refresh_copies(p->exec);
 }
 
 // ---- Run
@@ -230,13 +177,14 @@ static Status write_file(Probe *p) {
     return st_commit(&w);
 }
 
+static void on_note(void *ctx, const char *text) {
+    (void)ctx;
+    fprintf(stderr, "depthbench: note: %s\n", text);
+}
+
 static Status run_probe(Probe *p) {
-    StFile *f;
     float loss, *at;
-    TRY(st_open(p->o->params, &f));
-    Status s = load_params(p, f);
-    st_close(f);
-    TRY(s);
+    TRY(params_load(p->o->params, p->exec, p->plan, (Notes){on_note, NULL}));
     TRY(write_tokens(p));
     TRY(forward_backward(p, &loss));
     human(p->o, "loss %.9g\n", (double)loss);

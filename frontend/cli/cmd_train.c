@@ -45,8 +45,8 @@ static void on_saved(void *ctx, int64_t step, const char *folder, double ms) {
     Setup *t = ctx;
     human(t->o, "step %lld  checkpoint %s (%.0f ms)\n", (long long)step, folder, ms);
     if (t->o->json)
-        emit_json(
-            json_pack("{s:s,s:I,s:s}", "event", "checkpoint", "step", (json_int_t)step, "path", folder));
+        emit_json(json_pack("{s:s,s:I,s:s}", "event", "checkpoint", "step", (json_int_t)step, "path",
+                            json_text(folder)));
 }
 
 static void on_note(void *ctx, const char *text) {
@@ -60,7 +60,9 @@ static json_t *real_or_null(double x) {
 
 static void print_done(Setup *t, const TrainResult *r) {
     const Options *o = t->o;
-    human(o, "done: step %lld, loss %.4f", (long long)r->last_step, r->loss);
+    human(o, "done: step %lld", (long long)r->last_step);
+    if (isfinite(r->loss))
+        human(o, ", loss %.4f", r->loss);
     if (isfinite(r->val_loss))
         human(o, ", validation loss %.4f", r->val_loss);
     human(o, ", %lld tokens, %.1f s, run %s\n", (long long)r->tokens, r->seconds,
@@ -69,7 +71,7 @@ static void print_done(Setup *t, const TrainResult *r) {
         emit_json(json_pack("{s:s,s:I,s:o,s:o,s:I,s:f,s:s}", "event", "done", "step",
                             (json_int_t)r->last_step, "loss", real_or_null(r->loss), "val_loss",
                             real_or_null(r->val_loss), "tokens", (json_int_t)r->tokens, "seconds", r->seconds,
-                            "run", o->out ? o->out : ""));
+                            "run", json_text(o->out ? o->out : "")));
 }
 
 static Status run(Setup *t, Exec *e) {
@@ -121,7 +123,9 @@ Status cmd_train(const Options *o) {
             const CompileStats *c = exec_compile_stats(e);
             human(o, "compile    %d kernels compiled, %d from the cache, %.1f s\n\n", c->compiled, c->cached,
                   c->ms / 1e3);
-            s = run(&t, e);
+            s = setup_run(&t);
+            if (!s.code)
+                s = run(&t, e);
             exec_close(e);
         }
     }

@@ -21,6 +21,8 @@ static void count_params(const Plan *p, Counts *c) {
             c->embed += n;
         else if (!strcmp(q->name, "lm_head.weight"))
             c->head += n;
+        else if (!strcmp(q->name, "final_norm.weight"))
+            c->final_norm += n;
         else if (strstr(q->name, "norm.weight"))
             c->norms += n;
         else if (strstr(q->name, ".attn.") || strstr(q->name, ".ffn."))
@@ -103,4 +105,26 @@ double row_bytes_bound(const Plan *p, const Shape *s, int64_t seq) {
     double rope = 4.0 * s->head_dim * (s->n_head + s->n_kv_head);
     double wide = p->compute == DT_BF16 ? 2 : 4;
     return (rows * d + l * (8.0 * s->ff + rope)) * wide + s->vocab * (4 + wide);
+}
+
+void print_costs(const Options *o, const Counts *c) {
+    char t[5][32];
+    human(
+        o,
+        "params     %lld = embedding %lld + head %lld + final norm %lld + matrices %lld + norms %lld + scheme "
+        "%lld\n",
+        (long long)c->params, (long long)c->embed, (long long)c->head, (long long)c->final_norm,
+        (long long)c->matrices, (long long)c->norms, (long long)c->scheme);
+    human(o, "backbone   %lld = matrices + norms\n", (long long)(c->matrices + c->norms));
+    human(
+        o,
+        "flops      %s a token, forward: projections %s + attention %s + head %s + residual scheme %s (x3 in "
+        "training)\n",
+        count_text(c->flops_proj + c->flops_attn + c->flops_head + c->flops_scheme, t[0]),
+        count_text(c->flops_proj, t[1]), count_text(c->flops_attn, t[2]), count_text(c->flops_head, t[3]),
+        count_text(c->flops_scheme, t[4]));
+    human(
+        o,
+        "           2L(2d*H*hd + 2d*Hk*hd + 3d*ff) + 2L*H*hd*(seq+1) + 2V*d + scheme; the scheme is left out "
+        "of the share of the peak\n");
 }

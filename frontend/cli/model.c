@@ -31,13 +31,20 @@ Status models_dir(char *out, size_t bytes) {
         int len = snprintf(out, bytes, "%s/%s", exe, places[i]);
         char probe[4200];
         snprintf(probe, sizeof probe, "%s/backbone.lua", out);
-        if (len > 0 && (size_t)len < bytes && !access(probe, R_OK))
-            return STATUS_OK;
+        if (len <= 0 || (size_t)len >= bytes || access(probe, R_OK))
+            continue;
+        char *whole = realpath(out, NULL); // without "..", for messages
+        if (whole && strlen(whole) < bytes)
+            strcpy(out, whole);
+        free(whole);
+        return STATUS_OK;
     }
     return status_make(EXIT_REQUEST,
                        "the shipped models are missing: looked in %s/{../models,../share/depthbench/models}",
                        exe);
 }
+
+char script_messages[2048];
 
 static bool has_suffix(const char *text, const char *suffix) {
     size_t n = strlen(text), k = strlen(suffix);
@@ -182,10 +189,42 @@ static Status trace(const Options *o, const BuildRequest *r, Built *b, const cha
     Status s = lua_model(&b->arena, &lua, &b->lua);
     if (b->lua.messages.n)
         fputs(b->lua.messages.at, stderr);
-    if (s.code && b->lua.messages.n && s.code == EXIT_REQUEST)
+    if (s.code && b->lua.messages.n && s.code == EXIT_REQUEST) {
+        snprintf(script_messages, sizeof script_messages, "%s", b->lua.messages.at);
         s.text[0] = 0; // the messages have said it
+    }
     b->module = b->lua.module;
     return s;
+}
+
+// Trained parameters that the loss does not depend on: a warning each, once a script.
+static Status warn_dead(const Options *o, Built *b) {
+    static char warned[4300];
+    const Module *m = b->module;
+    int32_t *dead = arena_alloc(&b->arena, (m->params.n + 1) * sizeof *dead);
+    int n = autodiff_dead_params(m, dead);
+    bool again = !strcmp(warned, b->script);
+    snprintf(warned, sizeof warned, "%s", b->script);
+    for (int i = 0; i < n && !again; i++) {
+        const Param *p = &m->params.at[dead[i]];
+        int outer = p->loc.line[1] ? 1 : 0; // the script's own line, where a library's function was called
+        const char *file = p->loc.line[outer] ? m->files.at[p->loc.file[outer]] : b->script;
+        fprintf(stderr, "%s:%d: %s: the loss does not depend on parameter %s\n", file, p->loc.line[outer],
+                o->strict ? "error" : "warning", p->name);
+    }
+    if (!n || !o->strict)
+        return STATUS_OK;
+    return status_make(EXIT_REQUEST, "--strict: the loss does not depend on %d of %u parameters, first %s", n,
+                       m->params.n, m->params.at[dead[0]].name);
+}
+
+static Status check_sizes(const Options *o) {
+    const int64_t most = 1 << 24;
+    if ((o->batch_given && (o->batch < 1 || o->batch > most)) ||
+        (o->seq_given && (o->seq < 1 || o->seq > most)))
+        return status_make(EXIT_REQUEST, "--batch and --seq must be whole numbers from 1 to %lld",
+                           (long long)most);
+    return STATUS_OK;
 }
 
 static Status build_in_arena(const Options *o, const BuildRequest *r, Built *b) {
@@ -193,6 +232,7 @@ static Status build_in_arena(const Options *o, const BuildRequest *r, Built *b) 
     TRY(models_dir(models, sizeof models));
     TRY(find_script(r->model, models, path, sizeof path));
     b->script = arena_string(&b->arena, path);
+    TRY(check_sizes(o));
     TRY(pass_options(o, r, &b->passes));
     double start = now_ms();
     if (has_suffix(path, ".ir")) {
@@ -206,6 +246,7 @@ static Status build_in_arena(const Options *o, const BuildRequest *r, Built *b) 
         TRY(trace(o, r, b, models, path));
     }
     b->trace_ms = now_ms() - start;
+    TRY(warn_dead(o, b));
     start = now_ms();
     Status s = pipeline_run(b->module, &b->passes, &b->plan);
     b->passes_ms = now_ms() - start;

@@ -73,10 +73,12 @@ void options_help(FILE *out, const char *command) {
         if (strchr(rows[i].commands, commands[c].letter))
             help_option(out, &rows[i]);
     if (strchr("ebt", commands[c].letter))
-        fprintf(out, "\nFlops a token, forward (a multiply-add is 2; training is 3 times that; recomputation "
-                     "is not counted):\n"
-                     "  layer = 2*(2*d*H*hd + 2*d*Hk*hd + 3*d*ff) + 4*H*hd*(seq+1)/2     head = 2*V*d\n"
-                     "  hyper-connections add 108*d a sublayer (4 streams).\n");
+        fprintf(out,
+                "\nFlops a token, forward (a multiply-add is 2; training is 3 times that; recomputation "
+                "is not counted):\n"
+                "  projections 2L(2d*H*hd + 2d*Hk*hd + 3d*ff)   attention 2L*H*hd*(seq+1)   head 2V*d\n"
+                "  hyper-connections of n streams: 2L*d(3n + 2n(n+2) + 2n(n+1) + 2n), which is left out of\n"
+                "  the share of the peak\n");
     fprintf(out,
             "\nExit codes: 0 done, 1 the work failed, 2 the request was wrong, 3 the target is not there, "
             "130/143 interrupted.\n");
@@ -207,32 +209,37 @@ static Status parse_word(int argc, char **argv, int *at, Options *o) {
     return STATUS_OK;
 }
 
+static Status unknown_command(const char *name) {
+    const char *names[COUNT_OF(commands)];
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        names[i] = commands[i].name;
+    const char *near = nearest_word(name, names, (int)COUNT_OF(commands));
+    return status_make(EXIT_REQUEST, "unknown command %s%s%s%s", name, near ? "; did you mean " : "",
+                       near ? near : "", near ? "?" : "; `depthbench -h` lists them");
+}
+
 Status options_parse(int argc, char **argv, Options *o) {
     memset(o, 0, sizeof *o);
     if (argc < 2)
         return STATUS_OK;
+    for (int i = 1; i < argc; i++) // so that even an error of usage comes out as JSON
+        o->json |= !strcmp(argv[i], "--json");
     const char *name = argv[1];
     if (!strcmp(name, "-h") || !strcmp(name, "--help") || !strcmp(name, "help")) {
         o->help = true;
-        if (argc > 2 && find_command(argv[2]) >= 0)
-            o->command_name = argv[2];
-        return STATUS_OK;
+        if (argc < 3 || argv[2][0] == '-')
+            return STATUS_OK;
+        o->command_name = name = argv[2];
     }
     int c = find_command(name);
-    if (c < 0) {
-        const char *names[COUNT_OF(commands)];
-        for (size_t i = 0; i < COUNT_OF(commands); i++)
-            names[i] = commands[i].name;
-        const char *near = nearest_word(name, names, (int)COUNT_OF(commands));
-        return status_make(EXIT_REQUEST, "unknown command %s%s%s%s", name, near ? "; did you mean " : "",
-                           near ? near : "", near ? "?" : "; `depthbench -h` lists them");
-    }
+    if (c < 0)
+        return unknown_command(name);
+    if (o->help && commands[c].letter)
+        return STATUS_OK;
     if (!commands[c].letter)
         return status_make(EXIT_REQUEST, "command %s is not built yet", name);
     o->command = commands[c].letter;
     o->command_name = commands[c].name;
-    for (int i = 1; i < argc; i++) // so that even an error of usage comes out as JSON
-        o->json |= !strcmp(argv[i], "--json");
     for (int i = 2; i < argc; i++) {
         if (argv[i][0] == '-' && argv[i][1]) {
             TRY(parse_word(argc, argv, &i, o));

@@ -24,6 +24,27 @@ void emit_json(json_t *object) {
     json_decref(object);
 }
 
+const char *json_text(const char *text) {
+    static char out[4096];
+    size_t n = 0;
+    while (*text && n + 5 < sizeof out) {
+        int len = *text & 0x80 ? 4 : 1;
+        json_t *good = NULL; // the longest character that is one
+        while (len > 0 && !(good = json_stringn(text, strnlen(text, (size_t)len))))
+            len--;
+        json_decref(good);
+        if (len <= 0) {
+            out[n++] = '?';
+            text++;
+            continue;
+        }
+        while (len-- > 0 && *text)
+            out[n++] = *text++;
+    }
+    out[n] = 0;
+    return out;
+}
+
 double now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

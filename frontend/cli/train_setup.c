@@ -189,6 +189,10 @@ static Status scripts_read(Setup *s, const char *const **out) {
     return STATUS_OK;
 }
 
+static RunMode run_mode(const Options *o) {
+    return o->resume ? RUN_RESUME : o->overwrite ? RUN_OVERWRITE : RUN_NEW;
+}
+
 static Status open_run(Setup *s) {
     static const char *const free_keys[] = {"steps", "warmup", "micro_batch", "data", "tokenizer", NULL};
     Text config = {.arena = &s->built.arena};
@@ -197,8 +201,7 @@ static Status open_run(Setup *s) {
         return STATUS_OK;
     config_text(s, &config);
     TRY(scripts_read(s, &scripts));
-    RunMode mode = s->o->resume ? RUN_RESUME : s->o->overwrite ? RUN_OVERWRITE : RUN_NEW;
-    return run_open(s->o->out, mode, config.at, free_keys, scripts, &s->run);
+    return run_open(s->o->out, run_mode(s->o), config.at, free_keys, scripts, &s->run);
 }
 
 static Status measure(Setup *s) {
@@ -227,7 +230,7 @@ static Status setup_parts(Setup *s) {
     s->flops_per_token = 3 * (s->counts.flops_proj + s->counts.flops_attn + s->counts.flops_head);
     TRY(open_data(s));
     TRY(settle_schedule(s));
-    return open_run(s);
+    return o->out && !o->dry_run ? run_check(o->out, run_mode(o)) : STATUS_OK;
 }
 
 Status setup_open(const Options *o, Setup *out) {
@@ -247,6 +250,12 @@ Status setup_open(const Options *o, Setup *out) {
         status = status_memory("the run", 0);
     if (status.code)
         setup_close(out);
+    return status;
+}
+
+Status setup_run(Setup *s) {
+    Status status;
+    ARENA_CATCH(&s->built.arena, status = open_run(s), status = status_memory("the run", 0));
     return status;
 }
 
@@ -274,12 +283,7 @@ void setup_table(Setup *s) {
     human(o, "model      %s  (%s)\n", s->built.plan->model, s->built.script);
     human(o, "shape      d_model %d  n_layer %d  n_head %d  n_kv_head %d  head_dim %d  ff %d  vocab %d\n",
           h->d_model, h->n_layer, h->n_head, h->n_kv_head, h->head_dim, h->ff, h->vocab);
-    human(o, "params     %lld = embedding %lld + head %lld + norms %lld + matrices %lld + scheme %lld\n",
-          (long long)c->params, (long long)c->embed, (long long)c->head, (long long)c->norms,
-          (long long)c->matrices, (long long)c->scheme);
-    human(o, "flops      %s a token: projections %s, attention %s, head %s (x3 in training)\n",
-          count_text(s->flops_per_token, t[0]), count_text(c->flops_proj, t[1]),
-          count_text(c->flops_attn, t[2]), count_text(c->flops_head, t[3]));
+    print_costs(o, c);
     DataInfo d = data_info(s->data);
     human(o,
           "data       %d files, %lld documents, %lld ids, %lld windows of %lld, %lld ids dropped, top id %d "

@@ -25,6 +25,8 @@ typedef struct Setup {
 
 // On error everything is closed again.
 Status setup_open(const Options *o, Setup *out) MUST_USE;
+// Opens the run directory: after kernels are compiled, so that what fails before leaves nothing behind.
+Status setup_run(Setup *s) MUST_USE;
 void setup_table(Setup *s); // the start table, to people and as one JSON object
 void setup_close(Setup *s);
 #endif

@@ -23,6 +23,9 @@ static int64_t free_size(const Module *m, const Type *t, const Type *other) {
 
 static bool is_skinny(const Module *m, const Type *x, const Type *y) {
     bool small_only = !has_kind(m, x, y, true, AXIS_WIDE) && !has_kind(m, x, y, true, AXIS_ROW);
+    bool wide_x = has_kind(m, x, y, false, AXIS_WIDE), wide_y = has_kind(m, y, x, false, AXIS_WIDE);
+    if ((wide_x && wide_y) || ((wide_x || wide_y) && has_kind(m, x, y, true, AXIS_WIDE)))
+        return false; // no kernel multiplies along different wide axes
     for (int side = 0; side < 2; side++) {
         const Type *a = side ? y : x, *b = side ? x : y;
         if (!has_kind(m, a, b, false, AXIS_WIDE) && !has_kind(m, a, b, false, AXIS_ROW) &&

@@ -22,7 +22,7 @@ Ref ir_node(Builder *b, Node p, int n_in, const Ref *in) {
             return 0;
     CHECK(n_in <= UINT8_MAX, "%s: %d operands", op_info[p.op].name, n_in);
     int n_out = result_count(b->m, &p);
-    CHECK(n_out <= UINT8_MAX, "%s: %d results", op_info[p.op].name, n_out);
+    CHECK(n_out >= 1 && n_out <= UINT8_MAX, "%s: %d results", op_info[p.op].name, n_out);
     Type types[UINT8_MAX + 1];
     p.n_in = (uint8_t)n_in;
     p.n_out = (uint8_t)n_out;

@@ -278,7 +278,7 @@ static bool infer_attention(Builder *b, const Node *p, const Ref *in, Type *out)
     const Type *q = type_of(b, in[0]), *k = type_of(b, in[1]);
     if (!type_same(k, type_of(b, in[2])))
         FAIL(DIAG_attention_shape, "k and v have different axes");
-    if (q->rank != k->rank || q->dtype != k->dtype)
+    if (q->rank != k->rank || q->dtype != k->dtype || q->dtype == DT_I32)
         FAIL(DIAG_attention_shape, "q and k have different axes");
     AxisId rows[MAX_RANK];
     int n_rows = type_rows(b->m, q, rows);
@@ -316,6 +316,9 @@ static bool infer_gather(Builder *b, const Node *p, const Ref *in, Type *out) {
             FAIL(DIAG_gather_shape, "the axes of the table are not wide");
         if (type_has(ids, x->axis[0]) || type_has(ids, x->axis[1]))
             FAIL(DIAG_gather_shape, "the ids have an axis of the table");
+        for (int i = 0; i < ids->rank; i++)
+            if (b->m->axes.at[ids->axis[i]].kind == AXIS_WIDE) // rows stand before the table's axis
+                FAIL(DIAG_gather_shape, "the ids have a wide axis");
         Type row = type_make(b->m, (Dtype)x->dtype, 1, x->axis + 1);
         Type t = type_union(b->m, &row, ids);
         return finish(b, p, in, t, out);
@@ -325,8 +328,11 @@ static bool infer_gather(Builder *b, const Node *p, const Ref *in, Type *out) {
     for (int i = 0; i < x->rank; i++)
         if (!type_has(ids, x->axis[i]))
             axes[n++] = x->axis[i];
-    if (n != 2 || x->rank != ids->rank + 1)
+    if (n != 2 || x->rank != ids->rank + 1 || axes[1] != x->axis[x->rank - 1] || x->dtype == DT_I32)
         FAIL(DIAG_gather_shape, "the rows of x are not those of the ids");
+    if (axes[0] == axes[1] || b->m->axes.at[axes[0]].kind != AXIS_WIDE ||
+        b->m->axes.at[axes[1]].kind != AXIS_WIDE)
+        FAIL(DIAG_gather_shape, "the axes of the table are not wide");
     *out = type_make(b->m, DT_F32, n, axes);
     return true;
 }
@@ -335,13 +341,17 @@ static bool infer_head(Builder *b, const Node *p, const Ref *in, Type *out) {
     const Type *x = type_of(b, in[0]), *w = type_of(b, in[1]), *t = type_of(b, in[2]);
     if (t->dtype != DT_I32)
         FAIL(DIAG_head_shape, "targets are not integers");
-    if (w->rank != 2 || x->rank != t->rank + 1 || x->axis[x->rank - 1] != w->axis[1] || w->dtype != x->dtype)
+    if (w->rank != 2 || x->rank != t->rank + 1 || x->axis[x->rank - 1] != w->axis[1] ||
+        w->dtype != x->dtype || x->dtype == DT_I32)
         FAIL(DIAG_head_shape, "the last axis of x is not that of the weight");
     for (int i = 0; i < t->rank; i++)
         if (x->axis[i] != t->axis[i])
             FAIL(DIAG_head_shape, "x and targets have different rows");
-    if (type_of(b, in[3])->rank)
+    if (type_of(b, in[3])->rank || type_of(b, in[3])->dtype != DT_F32)
         FAIL(DIAG_head_shape, "inv is not a scalar");
+    for (int i = 0; p->op == OP_head_loss_grad && i < type_of(b, in[4])->rank; i++)
+        if (!type_has(t, type_of(b, in[4])->axis[i]))
+            FAIL(DIAG_head_shape, "g has an axis that the targets lack");
     out[0] = *t;
     out[0].dtype = DT_F32;
     if (p->op == OP_head_loss_grad) {
@@ -368,6 +378,8 @@ static bool infer_data(Builder *b, const Node *p, const Ref *in, Type *out) {
         return true;
     }
     default: // input, const
+        CHECK(p->op != OP_const || p->type.dtype == DT_F32, "a constant of %s",
+              dtype_name((Dtype)p->type.dtype));
         *out = p->type;
         return true;
     }

@@ -35,13 +35,7 @@ double round_bf16(double x) {
     return f;
 }
 
-// Steps through `out` in order, with the offset of the broadcast operand x.
-typedef struct Cursor {
-    int rank;
-    int64_t size[MAX_RANK], at[MAX_RANK], stride[MAX_RANK], offset;
-} Cursor;
-
-static Cursor cursor_make(const Module *m, const Type *out, const Type *x) {
+Cursor cursor_make(const Module *m, const Type *out, const Type *x) {
     Cursor c = {.rank = out->rank};
     for (int i = 0; i < out->rank; i++) {
         c.size[i] = m->axes.at[out->axis[i]].size;
@@ -50,7 +44,7 @@ static Cursor cursor_make(const Module *m, const Type *out, const Type *x) {
     return c;
 }
 
-static void cursor_next(Cursor *c) {
+void cursor_next(Cursor *c) {
     for (int i = c->rank - 1; i >= 0; i--) {
         c->offset += c->stride[i];
         if (++c->at[i] < c->size[i])
@@ -109,6 +103,11 @@ static void run_reduce(Run *r, const Node *n, const Tensor *x, Tensor *out) {
         out->at[i] = -INFINITY;
     for (int64_t i = 0; i < count; i++, cursor_next(&c))
         out->at[c.offset] = reduce_value((Op)n->op, out->at[c.offset], x->at[i]);
+}
+
+// To integers as C does, towards zero.
+static double cast_value(Dtype to, double x) {
+    return to == DT_BF16 ? round_bf16(x) : to == DT_I32 ? trunc(x) : x;
 }
 
 // Copies x into the part of `to` (an axis of out) that starts at index `from`; x has `axis` there, or nothing
@@ -182,7 +181,7 @@ static void run_view(Run *r, const Node *n, Ref ref, Tensor *out) {
         break;
     default: // cast, split, merge keep the order in memory
         for (int64_t i = 0; i < count; i++)
-            out->at[i] = n->op == OP_cast && n->k == DT_BF16 ? round_bf16(x->at[i]) : x->at[i];
+            out->at[i] = n->op == OP_cast ? cast_value((Dtype)n->k, x->at[i]) : x->at[i];
     }
 }
 
@@ -193,12 +192,12 @@ static void run_gather(Run *r, const Node *n, Ref ref, Tensor *out) {
     int64_t rows = type_count(r->m, &ids->type), d = r->m->axes.at[table->axis[1]].size;
     int64_t v = r->m->axes.at[table->axis[0]].size;
     for (int64_t i = 0; i < rows; i++) {
-        int64_t id = (int64_t)ids->at[i];
-        if (id < 0 || id >= v) {
-            r->status = status_make(EXIT_REQUEST, "token id %lld is outside of the vocabulary of %lld",
-                                    (long long)id, (long long)v);
+        if (!(ids->at[i] >= 0 && ids->at[i] < (double)v)) {
+            r->status = status_make(EXIT_REQUEST, "token id %.0f is outside of the vocabulary of %lld",
+                                    ids->at[i], (long long)v);
             return;
         }
+        int64_t id = (int64_t)ids->at[i];
         for (int64_t k = 0; k < d; k++)
             if (scatter)
                 out->at[id * d + k] += x->at[i * d + k];
@@ -265,7 +264,7 @@ static void run_composite(Run *r, const Node *n, Ref ref, Tensor *out) {
         break;
     case OP_head_loss:
     case OP_head_loss_grad:
-        interp_head(r->m, n->op == OP_head_loss_grad, in, out);
+        r->status = interp_head(r->m, n->op == OP_head_loss_grad, in, out);
         break;
     case OP_call: {
         CallEnv call = {r->m->funcs.at[n->k], in, r->env};

@@ -118,17 +118,22 @@ void interp_attention_grad(const Module *m, double scale, const Tensor *in, Tens
 // Operands x [rows,d], w [v,d], targets [rows], inv [], (g: any broadcast over rows). logits_o = x . w_o;
 // loss = inv (lse - logits_target); dlogits = g inv (softmax - one_hot); nothing where the target is
 // negative.
-void interp_head(const Module *m, bool grad, const Tensor *in, Tensor *out) {
+Status interp_head(const Module *m, bool grad, const Tensor *in, Tensor *out) {
     int64_t d = m->axes.at[in[1].type.axis[1]].size, v = m->axes.at[in[1].type.axis[0]].size;
     int64_t rows = type_count(m, &in[2].type);
     double inv = in[3].at[0], *logits = arena_alloc(m->arena, (size_t)v * sizeof *logits);
-    bool g_rows = grad && type_count(m, &in[4].type) == rows;
-    for (int64_t r = 0; r < rows; r++) {
+    Cursor g_at = {0};
+    if (grad)
+        g_at = cursor_make(m, &in[2].type, &in[4].type);
+    for (int64_t r = 0; r < rows; r++, cursor_next(&g_at)) {
         const double *x = in[0].at + r * d;
-        int64_t target = (int64_t)in[2].at[r];
         double max = -INFINITY, sum = 0;
-        if (target < 0)
+        if (in[2].at[r] < 0)
             continue;
+        if (!(in[2].at[r] < (double)v))
+            return status_make(EXIT_REQUEST, "target %.0f is outside of the vocabulary of %lld", in[2].at[r],
+                               (long long)v);
+        int64_t target = (int64_t)in[2].at[r];
         for (int64_t o = 0; o < v; o++) {
             logits[o] = dot_rows(x, in[1].at + o * d, d);
             max = logits[o] > max ? logits[o] : max;
@@ -137,7 +142,7 @@ void interp_head(const Module *m, bool grad, const Tensor *in, Tensor *out) {
             sum += exp(logits[o] - max);
         double lse = max + log(sum);
         out[0].at[r] = inv * (lse - logits[target]);
-        double g = grad ? inv * in[4].at[g_rows ? r : 0] : 0;
+        double g = grad ? inv * in[4].at[g_at.offset] : 0;
         for (int64_t o = 0; grad && o < v; o++) {
             double dl = g * (exp(logits[o] - lse) - (o == target));
             for (int64_t i = 0; i < d; i++) {
@@ -146,4 +151,5 @@ void interp_head(const Module *m, bool grad, const Tensor *in, Tensor *out) {
             }
         }
     }
+    return STATUS_OK;
 }

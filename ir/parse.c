@@ -1,7 +1,7 @@
 // Reads the text that ir_print writes. Any bytes may come: every count is bounded, every name looked up, and
-// the verifier has the last word, so that nothing wrong reaches a pass. Errors are FILE:LINE: error: text,
-// code 2.
-#include "ir/ir.h"
+// the verifier has the last word on each line, so that nothing wrong reaches a pass. Errors are
+// FILE:LINE: error: text, code 2.
+#include "ir/verify.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +14,7 @@ typedef struct Parse {
     int line;
     Ref *numbered; // node of each printed number
     uint32_t n_numbered, cap_numbered;
+    VEC(int) lines; // of each node of the function; at 0: of its head
     Status status;
 } Parse;
 
@@ -21,6 +22,10 @@ static bool fail(Parse *p, const char *text) {
     if (!p->status.code)
         p->status = status_make(EXIT_REQUEST, "%s:%d: error: %s", p->file, p->line, text);
     return false;
+}
+
+static bool lawful(Parse *p, Status s) {
+    return !s.code || fail(p, s.text);
 }
 
 static void skip(Parse *p) {
@@ -66,24 +71,28 @@ static bool word(Parse *p, char out[WORD], bool dots) {
     return n ? true : fail(p, "expected a name");
 }
 
+// strtol and strtod skip white space, line ends too: they are not asked where the line ends.
+static bool on_line(const Parse *p) {
+    return *p->at > ' ';
+}
+
 static bool whole(Parse *p, int64_t low, int64_t high, int64_t *out) {
     skip(p);
-    char *end;
-    long long v = strtoll(p->at, &end, 10);
-    if (end == p->at || v < low || v > high)
+    char *end = NULL;
+    long long v = on_line(p) ? strtoll(p->at, &end, 10) : 0;
+    if (!end || end == p->at || v < low || v > high)
         return fail(p, "a number is missing or out of range");
     p->at = end;
     *out = v;
     return true;
 }
 
-// Hexadecimal floats only start so; strtod would also take names such as inf, which ir_print writes for
-// infinities.
+// Takes what ir_print writes (hexadecimal floats, inf, nan) and decimal numbers.
 static bool real(Parse *p, double *out) {
     skip(p);
-    char *end;
-    *out = strtod(p->at, &end);
-    if (end == p->at)
+    char *end = NULL;
+    *out = on_line(p) ? strtod(p->at, &end) : 0;
+    if (!end || end == p->at)
         return fail(p, "expected a number");
     p->at = end;
     return true;
@@ -162,7 +171,7 @@ static bool parse_axis(Parse *p) {
     if (k == 3 || module_find_axis(p->m, name) != AXIS_NONE || p->m->axes.n == MAX_AXES)
         return fail(p, "unknown kind, axis declared twice, or too many axes");
     module_axis(p->m, name, (AxisKind)k, (int32_t)size);
-    return true;
+    return lawful(p, verify_axis(&p->m->axes.at[p->m->axes.n - 1]));
 }
 
 static bool parse_init(Parse *p, Param *q) {
@@ -187,16 +196,22 @@ static bool parse_init(Parse *p, Param *q) {
     return true;
 }
 
+// One of two words.
+static bool either(Parse *p, const char *yes, const char *no, bool *out) {
+    char name[WORD];
+    if (!word(p, name, false))
+        return false;
+    *out = !strcmp(name, yes);
+    return *out || !strcmp(name, no) || fail(p, "expected decay or nodecay, then trained or fixed");
+}
+
 static bool parse_param(Parse *p) {
     Param q = {0};
-    char name[WORD], role[WORD], flag[WORD];
+    char name[WORD], role[WORD];
     int64_t owner;
-    if (!word(p, name, true) || !need(p, ":") || !parse_type(p, false, &q.file) || !word(p, flag, false))
+    if (!word(p, name, true) || !need(p, ":") || !parse_type(p, false, &q.file) ||
+        !either(p, "decay", "nodecay", &q.decay) || !either(p, "trained", "fixed", &q.trained))
         return false;
-    q.decay = !strcmp(flag, "decay");
-    if (!word(p, flag, false))
-        return false;
-    q.trained = !strcmp(flag, "trained");
     if (!need(p, "owner") || !whole(p, -1, INT16_MAX, &owner) || !need(p, "role") || !word(p, role, true) ||
         !need(p, "init") || !parse_init(p, &q) || !parse_loc(p, &q.loc))
         return false;
@@ -207,7 +222,7 @@ static bool parse_param(Parse *p) {
     q.owner = (int16_t)owner;
     q.type = type_make(p->m, (Dtype)q.file.dtype, q.file.rank, q.file.axis);
     vec_push(p->m->arena, &p->m->params, q);
-    return true;
+    return lawful(p, verify_param(p->m, &q));
 }
 
 // ---- Functions
@@ -321,7 +336,8 @@ static bool parse_op(Parse *p, Node *n) {
         for (uint32_t i = 0; i < p->m->funcs.n; i++)
             if (!strcmp(p->m->funcs.at[i]->name, name) && p->m->funcs.at[i] != p->f) {
                 n->k = (int32_t)i;
-                return true;
+                uint32_t n_out = p->m->funcs.at[i]->outputs.n;
+                return (n_out && n_out <= UINT8_MAX) || fail(p, "a call has 1 to 255 results");
             }
         return fail(p, "unknown kernel");
     }
@@ -429,6 +445,19 @@ static bool next_line(Parse *p) {
     return true;
 }
 
+static void note_line(Parse *p) {
+    while (p->lines.n < p->f->nodes.n)
+        vec_push(p->m->arena, &p->lines, p->line);
+}
+
+static bool finish_func(Parse *p) {
+    Ref where;
+    Status s = verify_func(p->m, p->f, &where);
+    if (s.code)
+        p->line = p->lines.at[where];
+    return lawful(p, s);
+}
+
 static bool parse_func(Parse *p, bool kernel) {
     char name[WORD];
     if (!word(p, name, true))
@@ -448,7 +477,11 @@ static bool parse_func(Parse *p, bool kernel) {
             p->f->row_axes[p->f->n_row_axes++] = axis;
         } while (take(p, ","));
     }
-    if (!parse_inputs(p) || !next_line(p))
+    p->lines.n = 0;
+    if (!parse_inputs(p))
+        return false;
+    note_line(p);
+    if (!next_line(p))
         return false;
     while (!take(p, "end")) {
         if (!*p->at)
@@ -456,10 +489,13 @@ static bool parse_func(Parse *p, bool kernel) {
         bool good = take(p, "return ") ? parse_named(p, false)
                     : take(p, "mark ") ? parse_named(p, true)
                                        : parse_node(p);
-        if (!good || !next_line(p))
+        if (!good)
+            return false;
+        note_line(p);
+        if (!next_line(p))
             return false;
     }
-    return true;
+    return finish_func(p);
 }
 
 static bool parse_module(Parse *p, Arena *arena) {
@@ -489,9 +525,6 @@ Status ir_parse(Arena *arena, const char *text, const char *file, Module **out) 
     Parse p = {.at = text, .file = file};
     if (!parse_module(&p, arena))
         return p.status;
-    Status s = ir_verify_status(p.m);
-    if (s.code)
-        return status_make(EXIT_REQUEST, "%s: error: %s", file, s.text);
     *out = p.m;
     return STATUS_OK;
 }

@@ -7,8 +7,16 @@
 static const char *const kind_names[] = {"row", "small", "wide"};
 
 static void print_type(Text *out, const Module *m, const Type *t) {
-    char text[128];
-    text_add(out, "%s", type_text(m, t, text));
+    text_add(out, "%s[", dtype_name((Dtype)t->dtype));
+    for (int i = 0; i < t->rank; i++)
+        text_add(out, "%s%s", i ? "," : "", m->axes.at[t->axis[i]].name);
+    text_add(out, "]");
+}
+
+// Paths are the person's: what would end the line or the quotes becomes '_'.
+static void print_path(Text *out, const char *path) {
+    for (const char *at = path; *at; at++)
+        text_addn(out, *at == '\n' || *at == '"' ? "_" : at, 1);
 }
 
 static void print_loc(Text *out, const Node *n) {
@@ -145,8 +153,11 @@ static void print_param(Text *out, const Module *m, const Param *p) {
 
 void ir_print(Text *out, const Module *m) {
     text_add(out, "module %s layers %d\n", m->model, m->n_layer);
-    for (uint32_t i = 1; i < m->files.n; i++)
-        text_add(out, "file %u \"%s\"\n", i, m->files.at[i]);
+    for (uint32_t i = 1; i < m->files.n; i++) {
+        text_add(out, "file %u \"", i);
+        print_path(out, m->files.at[i]);
+        text_add(out, "\"\n");
+    }
     for (uint32_t i = 0; i < m->axes.n; i++)
         text_add(out, "axis %s %s %d\n", m->axes.at[i].name, kind_names[m->axes.at[i].kind],
                  m->axes.at[i].size);

@@ -118,9 +118,12 @@ bool type_same(const Type *a, const Type *b) {
 }
 
 int64_t type_count(const Module *m, const Type *t) {
+    const int64_t most = (int64_t)1 << 56; // more than the verifier lets through
     int64_t n = 1;
-    for (int i = 0; i < t->rank; i++)
-        n *= m->axes.at[t->axis[i]].size;
+    for (int i = 0; i < t->rank; i++) {
+        int32_t size = m->axes.at[t->axis[i]].size;
+        n = n > most / size ? most : n * size;
+    }
     return n;
 }
 

@@ -111,6 +111,64 @@ static void errors_name_the_line(void **state) {
     }
 }
 
+// ---- tests/bad/*.ir: modules one after the other, each with one line that is marked "# error: text"
+
+static char *read_text(const char *path) {
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    char *text = calloc(1, 1 << 16);
+    assert_non_null(text);
+    size_t n = fread(text, 1, (1 << 16) - 1, f);
+    assert_true(n > 0 && n < (1 << 16) - 1);
+    fclose(f);
+    return text;
+}
+
+// One module, with empty lines before it so that the lines count from the start of the file.
+static int check_bad(const char *file, const char *module, size_t n, int line) {
+    static const char mark[] = "# error: ";
+    char *text = calloc(1, n + (size_t)line + 1), *out, want[256];
+    assert_non_null(text);
+    memset(text, '\n', (size_t)line - 1);
+    memcpy(text + line - 1, module, n);
+    const char *at = strstr(text, mark);
+    if (!at)
+        fail_msg("%s:%d: a module without a mark", file, line);
+    int marked = 1;
+    for (const char *c = text; c < at; c++)
+        marked += *c == '\n';
+    at += sizeof mark - 1;
+    snprintf(want, sizeof want, "t.ir:%d: error: %.*s", marked, (int)strcspn(at, "\n"), at);
+    Status s = round_trip(text, &out);
+    int wrong = s.code != EXIT_REQUEST || strncmp(s.text, want, strlen(want));
+    if (wrong)
+        print_error("%s: wanted '%s', got %d '%s'\n", file, want, s.code, s.text);
+    free(out);
+    free(text);
+    return wrong;
+}
+
+static void bad_modules(void **state) {
+    (void)state;
+    static const char *const files[] = {"header.ir", "nodes.ir", "functions.ir"};
+    int wrong = 0;
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/tests/bad/%s", SOURCE_DIR, files[i]);
+        char *text = read_text(path), *at = strstr(text, "\nmodule ");
+        while (at) {
+            char *next = strstr(++at, "\nmodule ");
+            int line = 1;
+            for (const char *c = text; c < at; c++)
+                line += *c == '\n';
+            wrong += check_bad(files[i], at, next ? (size_t)(next - at) : strlen(at), line);
+            at = next;
+        }
+        free(text);
+    }
+    assert_int_equal(wrong, 0);
+}
+
 // Any bytes end in a message: the sample with random bytes changed, cut or repeated.
 static void survives_damage(void **state) {
     (void)state;
@@ -149,6 +207,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bytes),
         cmocka_unit_test(errors_name_the_line),
+        cmocka_unit_test(bad_modules),
         cmocka_unit_test(survives_damage),
         cmocka_unit_test(fails_when_memory_is_out),
     };

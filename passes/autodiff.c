@@ -98,9 +98,10 @@ static int32_t part_size(const Diff *d, const Part *p) {
     return p->to == AXIS_NONE ? 1 : d->b.m->axes.at[p->to].size;
 }
 
+// An underscore before it: no script can have an axis of that name.
 static AxisId sized_axis(Diff *d, const char *name, AxisId like, int32_t size) {
     Module *m = d->b.m;
-    return module_axis(m, arena_format(m->arena, "%s_%d", name, size), m->axes.at[like].kind, size);
+    return module_axis(m, arena_format(m->arena, "_%s_%d", name, size), m->axes.at[like].kind, size);
 }
 
 // The type of a part of a value of type t.
@@ -306,6 +307,32 @@ static void view_grad(Diff *d, Ref r, const Node *n, Ref g) {
 
 // ---- Composites
 
+static bool has_wide(const Diff *d, const Type *t) {
+    for (int i = 0; i < t->rank; i++)
+        if (d->b.m->axes.at[t->axis[i]].kind == AXIS_WIDE)
+            return true;
+    return false;
+}
+
+// The dot of g and y, with wide axes in the order of type t. With nothing to contract it is a product; one
+// along two wide axes has no kernel, so that it becomes a dot over an axis of one element.
+static Ref product_as(Diff *d, Ref g, Ref y, const Type *t) {
+    Builder *b = &d->b;
+    bool shares = false;
+    Type want = *t;
+    for (int k = 0; k < type_of(d, y)->rank; k++)
+        shares |= type_has(type_of(d, g), type_of(d, y)->axis[k]);
+    if (!shares && !(has_wide(d, type_of(d, g)) && has_wide(d, type_of(d, y))))
+        return ir_mul(b, g, y);
+    if (!shares) {
+        Ref one = ir_fill(b, 1, module_axis(b->m, "_one", AXIS_SMALL, 1));
+        g = ir_mul(b, g, one);
+        y = ir_mul(b, y, one);
+    }
+    Ref r = ir_dot(b, g, y);
+    return type_same(type_of(d, r), &want) ? r : ir_dot(b, y, g);
+}
+
 // d(x . y): each side gets the product of g with the other, in the order of axes that the side has.
 static void dot_grad(Diff *d, Ref r, Ref g) {
     Builder *b = &d->b;
@@ -314,13 +341,7 @@ static void dot_grad(Diff *d, Ref r, Ref g) {
         Ref x = node_in(b->f, r, i), y = node_in(b->f, r, 1 - i);
         if (!d->wanted[x])
             continue;
-        bool shares = false;
-        for (int k = 0; k < type_of(d, y)->rank; k++)
-            shares |= type_has(type_of(d, g), type_of(d, y)->axis[k]);
-        Ref gx = shares ? ir_dot(b, g, y) : ir_mul(b, g, y);
-        if (shares && !type_same(type_of(d, gx), type_of(d, x)))
-            gx = ir_dot(b, y, g);
-        add_adjoint(d, x, gx);
+        add_adjoint(d, x, product_as(d, g, y, type_of(d, x)));
     }
 }
 

@@ -24,7 +24,7 @@ typedef struct Update {
 
 static Type flat_type(Update *u, const Part *p) {
     AxisId axes[] = {module_axis(u->b.m, p->axis, AXIS_ROW, (int32_t)(p->elems / PLAN_ROW)),
-                     module_axis(u->b.m, "z", AXIS_WIDE, PLAN_ROW)};
+                     module_axis(u->b.m, "_z", AXIS_WIDE, PLAN_ROW)};
     return type_make(u->b.m, DT_F32, 2, axes);
 }
 
@@ -60,8 +60,8 @@ void pass_optimizer(Module *m, const PassOptions *o) {
     if (!o->train)
         return;
     ParamLayout layout = param_layout(m);
-    Part parts[] = {{"decay", "rd", layout.decay_elems, o->weight_decay, 0},
-                    {"plain", "rp", layout.trained_elems - layout.decay_elems, 0, 0}};
+    Part parts[] = {{"decay", "_decay", layout.decay_elems, o->weight_decay, 0},
+                    {"plain", "_plain", layout.trained_elems - layout.decay_elems, 0, 0}};
     Update u = {.b = {.m = m, .f = module_func(m, "update"), .layer = -1}, .o = o};
     Builder *b = &u.b;
     Ref squares = 0;

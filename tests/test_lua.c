@@ -197,6 +197,7 @@ static const struct {
     {"local x = db.shape.dmodel", "db.shape has no dmodel; did you mean d_model?"},
     {"local x = db.axis \"q\"", "axis q is not declared: db.axis(\"q\", \"wide\", size)"},
     {"db.axis(\"2d\", \"wide\", 3)", "axis '2d': a name begins with a letter"},
+    {"db.axis(\"_q\", \"wide\", 3)", "axis '_q': a name begins with a letter"},
     {"db.axis(\"q\", \"wild\", 3)", "bad argument #2 to 'axis' (invalid option 'wild')"},
     {"db.axis(\"q\", \"wide\", 0)", "axis q: the size must be a whole number of at least 1"},
     {"db.axis(\"q\", \"wide\", 1e99)", "axis q: the size must be a whole number"},

@@ -39,7 +39,7 @@ static int axis_call(lua_State *L) {
     loc_here(L);
     if (!(real >= 1 && real <= INT32_MAX) || floor(real) != real)
         return luaL_error(L, "axis %s: the size must be a whole number of at least 1, not %f", name, real);
-    if (strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_") == 0 ||
+    if (strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == 0 || // "_..": the passes' own
         strspn(name, NAME_LETTERS) != strlen(name) || strlen(name) > 24)
         return luaL_error(L, "axis '%s': a name begins with a letter and has letters, digits and _ only",
                           name);

@@ -26,11 +26,9 @@ int main(int argc, char **argv) {
     static Options options;
     signal(SIGXFSZ, SIG_IGN); // a file size limit is an error of the write, as a full disk is
     Status status = options_parse(argc, argv, &options);
-    if (!status.code && (options.help || !options.command)) {
+    if (!status.code && (options.help || !options.command))
         options_help(stdout, options.command_name);
-        return EXIT_DONE;
-    }
-    if (!status.code)
+    else if (!status.code)
         status = run(&options);
     if ((fflush(stdout) || ferror(stdout)) && !status.code)
         status = status_make(EXIT_WORK, "cannot write to standard output");

@@ -130,11 +130,8 @@ static Ref precision_node(void *ctx, Builder *b, const Func *f, Ref r, const Ref
         for (int i = 0; i < n.n_in; i++)
             any |= node_at(b->f, in[i])->type.dtype == DT_BF16;
         for (int i = 0; any && i < n.n_in; i++) {
-            Node part = *node_at(b->f, in[i]);
-            if (part.op == OP_const && part.type.dtype == DT_F32) {
-                part.type.dtype = DT_BF16;
-                narrowed[i] = ir_node(b, part, 0, NULL);
-            }
+            if (node_at(b->f, in[i])->op == OP_const)
+                narrowed[i] = ir_cast(b, in[i], DT_BF16);
         }
         return ir_node(b, n, n.n_in, narrowed);
     }

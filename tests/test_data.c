@@ -284,7 +284,7 @@ static void test_texts(void **state) {
     need(file_save(OUT "/empty.txt", "", 0));
     paths[0] = OUT "/empty.txt";
     o.n_paths = 1;
-    refused(data_open(&o, &d), "1 ids in all");
+    refused(data_open(&o, &d), "empty");
     need(file_make_dir(OUT "/none"));
     paths[0] = OUT "/none";
     refused(data_open(&o, &d), "no data files");

@@ -13,14 +13,14 @@ static void line(const Options *o, const char *what, bool there, const char *det
                             json_text(detail)));
 }
 
-// CUDA is loaded at run time; libraries are named with the versions that are tried.
+// CUDA is loaded at run time; libraries are named with the versions that are tried. They stay loaded: what
+// they allocate while loading is theirs to the end.
 static void library(const Options *o, const char *what, const char *const *names, const char *install) {
     char detail[512];
     for (; *names; names++) {
         void *handle = dlopen(*names, RTLD_LAZY | RTLD_LOCAL);
         if (handle) {
             snprintf(detail, sizeof detail, "%s", *names);
-            dlclose(handle);
             line(o, what, true, detail);
             return;
         }

@@ -85,12 +85,12 @@ static bool name_used(const Func *f, const char *name) {
     return false;
 }
 
-// A name of its own in the kernel; s0, s1, .. are launch scalars.
+// A name of its own in the kernel; s0, s1, .. are launch scalars, and digits alone are numbers of nodes.
 static const char *new_name(Arena *a, const Func *f, const char *word) {
     char *name = arena_string(a, word);
     for (char *c = name; *c; c++)
         *c = (char)(isalnum((unsigned char)*c) || *c == '_' ? tolower((unsigned char)*c) : '_');
-    if (name[0] == 's' && isdigit((unsigned char)name[1]))
+    if (isdigit((unsigned char)name[0]) || (name[0] == 's' && isdigit((unsigned char)name[1])))
         name = arena_format(a, "in_%s", name);
     const char *base = name;
     for (int i = 2; name_used(f, name); i++)

@@ -47,6 +47,9 @@ static const Idea ideas[] = {
     {"axes named as the optimizer's",
      "local z, r = db.axis(\"z\", \"wide\", 4), db.axis(\"rd\", \"wide\", 4) return x + bb.linear(bb.linear(x, \"u\", z, d) , \"w\", d, z) + bb.linear(bb.linear(x, \"u2\", r, d), \"w2\", d, r)",
      LOSS},
+    {"names of weights",
+     "return x + ffn(x * db.weight(\"1\", {d}, 1) + db.weight(\"a.2\", {d}, 1) * db.weight(\"s0\", {d}, 1) + db.weight(\"for\", {d}, 1))",
+     LOSS},
     {"many elements", "local y = ffn(x) for i = 0, 6 do y = y * db.sigmoid(x:slice(d, i)) end return x + y",
      LOSS},
     {"two halves", "return x + ffn(x) * (x:slice(d, 0, half) * x:slice(d, half.size, half)):mean(half)",
@@ -189,6 +192,17 @@ static Module *trace(void) {
     return test_trace(&arena, path, shape, 2, 3, NULL);
 }
 
+static void check_text(Module *m, const char *name) {
+    Text first = {.arena = &arena}, second = {.arena = &arena};
+    Module *again;
+    ir_print(&first, m);
+    Status s = ir_parse(&arena, first.at, "idea.ir", &again);
+    if (s.code)
+        fail_msg("%s: %s", name, s.text);
+    ir_print(&second, again);
+    assert_string_equal(first.at, second.at);
+}
+
 static void run_idea(const Idea *i, bool host) {
     Kept kept = {.pass = "simplify2"};
     PassOptions o = model_options(&kept, DT_F32);
@@ -200,6 +214,7 @@ static void run_idea(const Idea *i, bool host) {
     Status s = pipeline_run(m, &o, &plan);
     if (s.code)
         fail_msg("%s: %s", i->name, s.text);
+    check_text(m, i->name);
     if (host) {
         check_host(m, plan, "micro", kept.micro, 1e-4);
         check_host(m, plan, "eval", kept.eval, 1e-4);

@@ -29,7 +29,7 @@ KNOWN = {
     ("hc.mixing_none.variant", "grad.layers.0.attn_hc.dynamic_alpha_scale"): 5e-4,
 }
 # Cases whose single gradients no bf16 program holds to 3e-2: their parameters are drawn so large that rounding the operands
-# alone moves them further (PyTorch's autocast of the same formulas is beyond it in 23 to 125 tensors of each). There the
+# alone moves them further (PyTorch's autocast of the same formulas is beyond it in 3 to 125 tensors of each). There the
 # median over the gradients is held instead of each, and the number beyond is printed; the rest is held as ever.
 KNOWN_BF16 = ("pre_ln.tiny", "hc.tiny", "hc.small", "hc.paper", "hc.early.variant", "hc.mean.variant",
               "hc.mixing_none.variant", "hc.two_streams.variant")

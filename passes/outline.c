@@ -37,8 +37,10 @@ static Ref draft_node(Outline *u, Builder *b, Draft *d, int32_t group, Ref r) {
             in[i] = draft_node(u, b, d, group, node_in(s->f, r, i));
         b->loc = n->loc;
         Node copy = *n;
-        if (n->op == OP_const && !n->type.rank)
+        if (n->op == OP_const && !n->type.rank) { // a literal at each use: equal texts have equally many
             vec_push(s->m->arena, &d->literals, n->f);
+            return ir_node(b, copy, 0, NULL);
+        }
         return u->inner[r] = ir_node(b, copy, n->n_in, in);
     }
     vec_push(s->m->arena, &d->args, r);

@@ -52,6 +52,16 @@ static void test_random(void **state) {
         }
 }
 
+// Seeds that once failed. 401: kernels that differ in how often they use one literal.
+static void test_known(void **state) {
+    static const uint64_t known[] = {401};
+    for (size_t i = 0; i < COUNT_OF(known); i++) {
+        run_seed(known[i], true, DT_F32);
+        teardown(state);
+        setup(state);
+    }
+}
+
 static void test_random_host(void **state) {
     unsigned long first = 1, count = 3;
     seeds("DEPTHBENCH_HOST_SEEDS", &first, &count);
@@ -65,6 +75,7 @@ static void test_random_host(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_random, setup, teardown),
+                                       cmocka_unit_test_setup_teardown(test_known, setup, teardown),
                                        cmocka_unit_test_setup_teardown(test_random_host, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

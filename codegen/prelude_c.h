@@ -281,7 +281,8 @@ static float pow_s(float a, float b) {
     double r = ((double)v.f - 1.0) / ((double)v.f + 1.0), z = r * r, y = 0;
     for (int k = 21; k > 0; k -= 2)
         y = y * z + 2.0 / k;
-    double t = (double)b * (r * y * 1.4426950408889634 + (e - (tiny ? 23 : 0))); // log2 of the result
+    double log2_a = r * y * 1.4426950408889634 + (e - (tiny ? 23 : 0));
+    double t = log2_a == 0 ? 0 : (double)b * log2_a; // log2 of the result
     t = t > 200 ? 200 : t < -200 ? -200 : t;
     int n = (int)(t < 0 ? t - 0.5 : t + 0.5);
     r = (t - n) * 0.6931471805599453;

@@ -30,7 +30,9 @@ static const char text_norm[] = // residual and norm; three kinds of sums over r
     "  %13 = sum.b.s %7 : f32[]\n"
     "  %14 = sum.b.s.d %11 : f32[]\n"
     "  %15 = cast %7 : bf16[b,s]\n"
+    "  %16 = mul %x, %7 : f32[b,s,d]\n" // reads x after h was stored
     "  return h = %3\n  return y = %10\n  return r = %7\n  return r16 = %15\n"
+    "  return xr = %16\n"
     "  return dw = %12\n  return n = %13\n  return m = %14\nend\n";
 
 static const char

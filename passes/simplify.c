@@ -214,7 +214,7 @@ static Ref factor_leaves_sum(Simplify *s, const Node *n, const Ref *in) {
     return 0;
 }
 
-// sum_A sum_B x = sum_AB x for axes of one kind;  sum_A c = |A| c for a constant
+// sum_A c = |A| c for a constant
 static Ref sum_of(Simplify *s, const Node *n, const Ref *in) {
     const Node *p = at(s, in[0]);
     if (n->op != OP_sum || p->op != OP_const)
@@ -253,9 +253,13 @@ static Ref view_of_view(Simplify *s, const Node *n, const Ref *in) {
     return 0;
 }
 
-// a + b = b + a: constants last, else the older value first
+// a + b = b + a: constants last, else the older value first, where it leaves the order of wide axes alone
 static void order_operands(const Simplify *s, const Node *n, Ref *in) {
     if (n->op != OP_add && n->op != OP_mul && n->op != OP_min && n->op != OP_max && n->op != OP_eq)
+        return;
+    Type given = type_union(s->b.m, &at(s, in[0])->type, &at(s, in[1])->type);
+    Type turned = type_union(s->b.m, &at(s, in[1])->type, &at(s, in[0])->type);
+    if (!type_same(&given, &turned))
         return;
     bool c0 = at(s, in[0])->op == OP_const, c1 = at(s, in[1])->op == OP_const;
     if (c0 != c1 ? c0 : in[0] > in[1]) {
@@ -274,9 +278,11 @@ static Ref make(Simplify *s, Node n, int n_in, const Ref *given) {
         in[i] = given[i];
     n.n_in = (uint8_t)n_in;
     order_operands(s, &n, in);
+    Type type[UINT8_MAX + 1];
+    ir_infer(&s->b, &n, in, type);
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
         Ref r = rules[i](s, &n, in);
-        if (r)
+        if (r && type_same(&at(s, r)->type, type)) // a rule may turn wide axes around
             return r;
     }
     return intern(s, n, n_in, in);

@@ -21,6 +21,53 @@ static void gradients_of_models(void **state) {
     test_gradients("hc", micro_shape, "hc.streams=2");
 }
 
+// ---- Gradients of slices: many, of matrices along any axis, overlapping, with gaps
+
+static const char slice_path[] = BINARY_DIR "/slices.lua";
+static const char *const slices[][2] = {
+    {"80 elements", "local w = weight({L}) for i = 0, 79 do y = y * (1 + 0.1 * db.tanh(w:slice(L, i))) end"},
+    {"80 rows of a table", "local w = weight({L, d}) for i = 0, 79 do y = y + 0.1 * w:slice(L, i) end"},
+    {"some rows", "local w = weight({f, d}) y = y + w:slice(f, 1) * w:slice(f, 4)"},
+    {"all rows", "local w = weight({half, d}) for i = 0, 3 do y = y + i * w:slice(half, i) end"},
+    {"columns", "local w = weight({d, f}) y = y + w:slice(f, 1) * w:slice(f, 4)"},
+    {"runs of rows", "y = y * y:dot(weight({f, d}):slice(f, 3, half)):mean(half)"},
+    {"runs of columns", "y = y * y:slice(d, 1, half):dot(weight({f, d}):slice(d, 2, half)):mean(f)"},
+    {"rows and columns",
+     "local w = weight({f, d}) y = y + w:slice(f, 1) * w:slice(d, 2):mean(f) * w:slice(d, 0, half):mean(f, half)"},
+    {"runs that overlap",
+     "local w = weight({d}) y = y * (w:slice(d, 1, half) * w:slice(d, 3, half)):mean(half) * w:slice(d, 4)"},
+    {"elements of rows",
+     "local w = weight({f, d}) y = y * w:slice(f, 2):slice(d, 3) * w:slice(d, 4):slice(f, 1)"},
+    {"a mean of a matrix", "y = y * (1 + weight({f, d}):mean(f, d))"},
+    {"the first of three axes", "y = y + (y:dot(weight({half, f, d}):slice(half, 1))):mean(f)"},
+    {"the second of three axes", "y = y + (y:dot(weight({f, half, d}):slice(half, 2))):mean(f)"},
+    {"the last of three axes", "y = y + (y:dot(weight({f, d, half}):slice(half, 3))):mean(f)"},
+    {"small and wide axes alike",
+     "local w, u = weight({a, d}), weight({half, d}) for i = 0, 6 do y = y + i * w:slice(a, i) end "
+     "for i = 0, 6 do y = y * (1 + 0.1 * y:slice(d, i)) end y = y * u:slice(half, 1)"},
+};
+
+static void gradients_of_slices(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(slices); i++) {
+        FILE *f = fopen(slice_path, "w");
+        assert_non_null(f);
+        fprintf(f,
+                "local db, bb = require \"depthbench\", require \"backbone\"\n"
+                "local d, f = bb.d, db.axis \"f\"\n"
+                "local L, half = db.axis(\"L\", \"wide\", 80), db.axis(\"half\", \"wide\", 4)\n"
+                "local a, n = db.axis(\"a\", \"small\", 7), 0\n"
+                "local function weight(axes) n = n + 1 return db.weight(\"w\" .. n, axes, db.normal(1)) end\n"
+                "return db.model(function(ids, targets)\n"
+                "  local y = bb.embed(ids)\n  %s\n  return bb.loss(y, targets)\nend)\n",
+                slices[i][1]);
+        assert_int_equal(fclose(f), 0);
+        print_message("%s\n", slices[i][0]);
+        test_gradients(slice_path, micro_shape, NULL);
+    }
+    remove(slice_path);
+}
+
 // ---- Equal algebra becomes the same node
 
 static void equal_algebra(void **state) {
@@ -89,6 +136,7 @@ static void dots_merge(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_models),
+        cmocka_unit_test(gradients_of_slices),
         cmocka_unit_test(equal_algebra),
         cmocka_unit_test(dots_merge),
     };

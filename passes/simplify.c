@@ -253,6 +253,18 @@ static Ref view_of_view(Simplify *s, const Node *n, const Ref *in) {
     return 0;
 }
 
+// cast_A x = x for x of dtype A;  cast_A (cast_f32 x) = cast_A x for x in bf16: f32 holds each of its values
+static Ref cast_of_cast(Simplify *s, const Node *n, const Ref *in) {
+    if (n->op != OP_cast)
+        return 0;
+    if (at(s, in[0])->type.dtype == n->k)
+        return in[0];
+    if (at(s, in[0])->op != OP_cast || at(s, in[0])->type.dtype != DT_F32)
+        return 0;
+    Ref x = operand(s, in[0], 0);
+    return at(s, x)->type.dtype == DT_BF16 ? make(s, *n, 1, &x) : 0;
+}
+
 // a + b = b + a: constants last, else the older value first, where it leaves the order of wide axes alone
 static void order_operands(const Simplify *s, const Node *n, Ref *in) {
     if (n->op != OP_add && n->op != OP_mul && n->op != OP_min && n->op != OP_max && n->op != OP_eq)
@@ -271,8 +283,8 @@ static void order_operands(const Simplify *s, const Node *n, Ref *in) {
 
 static Ref make(Simplify *s, Node n, int n_in, const Ref *given) {
     typedef Ref Rule(Simplify *, const Node *, const Ref *);
-    static Rule *const rules[] = {fold_constants, neutral,           signs,  narrow_first,
-                                  wide_together,  factor_leaves_sum, sum_of, view_of_view};
+    static Rule *const rules[] = {fold_constants,    neutral, signs,        narrow_first, wide_together,
+                                  factor_leaves_sum, sum_of,  view_of_view, cast_of_cast};
     Ref in[UINT8_MAX + 1];
     for (int i = 0; i < n_in; i++)
         in[i] = given[i];

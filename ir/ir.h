@@ -189,6 +189,10 @@ typedef struct Builder {
 static inline Node *node_at(const Func *f, Ref r) {
     return &f->nodes.at[r];
 }
+// The node of which r is a result: itself, or the op before an OP_out.
+static inline Ref node_base(const Func *f, Ref r) {
+    return f->nodes.at[r].op == OP_out ? r - (Ref)f->nodes.at[r].k : r;
+}
 static inline Ref node_in(const Func *f, Ref r, int i) {
     return f->ins.at[f->nodes.at[r].in0 + (uint32_t)i];
 }

@@ -49,7 +49,6 @@ const char *kernel_word(const Func *f); // the most telling op of a kernel
 // order.
 void kernel_name_values(const Fusion *s, Func *f, const Ref *args, const Ref *outputs);
 
-Ref fusion_base(const Func *f, Ref r); // the op of which r is a result
 // A number, or an iota over no row axis: every kernel that uses it has its own.
 bool fusion_is_free(const Fusion *s, Ref r);
 bool fusion_same_rows(const Fusion *s, const Group *g, Ref r);

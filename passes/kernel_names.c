@@ -52,7 +52,7 @@ static const char *value_word(const Fusion *s, Ref r) {
                              *const head[] = {"loss", "dx", "dw"};
     while (s->role[r] == ROLE_ALIAS)
         r = node_in(s->f, r, 0);
-    const Node *n = node_at(s->f, r), *base = node_at(s->f, fusion_base(s->f, r));
+    const Node *n = node_at(s->f, r), *base = node_at(s->f, node_base(s->f, r));
     int result = n->op == OP_out ? n->k : 0;
     switch (base->op) {
     case OP_input:

@@ -448,8 +448,7 @@ static Status plan_program_add(Planner *p, const Func *f) {
     for (Ref r = 1; r < n; r++) {
         TRY(emit_node(p, r));
         for (uint32_t i = 0; i < f->outputs.n; i++) { // results of one node are ready together
-            Ref out = f->outputs.at[i].ref;
-            if (r == (node_at(f, out)->op == OP_out ? out - (Ref)node_at(f, out)->k : out))
+            if (r == node_base(f, f->outputs.at[i].ref))
                 emit_output(p, i);
         }
     }

@@ -10,7 +10,7 @@
 // Can the producer of r write a value of these strides?
 static bool writable(const Planner *p, Ref r, const Place *at) {
     const Node *n = node_at(p->f, r);
-    Ref base = n->op == OP_out ? r - (Ref)n->k : r;
+    Ref base = node_base(p->f, r);
     const Node *b = node_at(p->f, base);
     AxisId rows[MAX_RANK];
     switch (b->op) {
@@ -44,8 +44,7 @@ static bool writable(const Planner *p, Ref r, const Place *at) {
 
 // Writes to a gradient's place are added up: these producers can do that.
 static bool adds(const Planner *p, Ref r) {
-    const Node *n = node_at(p->f, r);
-    const Node *b = node_at(p->f, n->op == OP_out ? r - (Ref)n->k : r);
+    const Node *b = node_at(p->f, node_base(p->f, r));
     if (b->op == OP_dot || b->op == OP_scatter_sum || b->op == OP_head_loss_grad)
         return true;
     return b->op == OP_call && p->m->funcs.at[b->k]->n_row_axes; // a column sum

@@ -45,7 +45,7 @@ Value value_at(Planner *p, Ref r) {
 Value value_result(Planner *p, Ref r) {
     const Type *t = &node_at(p->f, r)->type;
     if (p->at[r].buffer < 0) {
-        const Node *n = node_at(p->f, r), *base = node_at(p->f, n->op == OP_out ? r - (Ref)n->k : r);
+        const Node *base = node_at(p->f, node_base(p->f, r));
         const char *what = base->op == OP_call ? p->m->funcs.at[base->k]->name : op_info[base->op].name;
         p->at[r] = place_dense(p->m, t, buffer_acts(p, r, what, (Dtype)t->dtype, type_count(p->m, t)));
     }

@@ -18,18 +18,14 @@ typedef struct Rebuild {
     Ref *map, *late; // by old node: the new one, and its copy for backward
 } Rebuild;
 
-static Ref base_of(const Func *f, Ref r) {
-    return node_at(f, r)->op == OP_out ? r - (Ref)node_at(f, r)->k : r;
-}
-
 static void find_forward(Rebuild *u) {
     const Func *f = u->f;
     for (uint32_t i = 0; i < f->outputs.n; i++)
         if (strncmp(f->outputs.at[i].name, "grad.", 5))
-            u->forward[base_of(f, f->outputs.at[i].ref)] = true;
+            u->forward[node_base(f, f->outputs.at[i].ref)] = true;
     for (Ref r = f->nodes.n; r-- > 1;)
         for (int i = 0; u->forward[r] && i < node_at(f, r)->n_in; i++)
-            u->forward[base_of(f, node_in(f, r, i))] = true;
+            u->forward[node_base(f, node_in(f, r, i))] = true;
 }
 
 static bool has_rows(const Rebuild *u, Ref r) {
@@ -51,12 +47,12 @@ static void choose_full(Rebuild *u) {
     }
     for (Ref r = 1; r < f->nodes.n; r++)
         for (int i = 0; u->forward[r] && i < node_at(f, r)->n_in; i++) {
-            Ref x = base_of(f, node_in(f, r, i));
+            Ref x = node_base(f, node_in(f, r, i));
             if (node_at(f, x)->layer != node_at(f, r)->layer)
                 u->chosen[x] = false;
         }
     for (uint32_t i = 0; i < f->outputs.n; i++)
-        u->chosen[base_of(f, f->outputs.at[i].ref)] = false;
+        u->chosen[node_base(f, f->outputs.at[i].ref)] = false;
 }
 
 static bool is_weight_gradient(const Rebuild *u, Ref r) {
@@ -78,7 +74,7 @@ static void choose_some(Rebuild *u) {
     bool *kept =
         arena_alloc(u->m->arena, f->nodes.n); // read by backward, other than as operand of a weight gradient
     for (Ref r = 1; r < f->nodes.n; r++)
-        for (int i = 0; !u->forward[base_of(f, r)] && !is_weight_gradient(u, r) && i < node_at(f, r)->n_in;
+        for (int i = 0; !u->forward[node_base(f, r)] && !is_weight_gradient(u, r) && i < node_at(f, r)->n_in;
              i++)
             kept[node_in(f, r, i)] = true;
     for (Ref r = 1; r < f->nodes.n; r++)
@@ -88,7 +84,7 @@ static void choose_some(Rebuild *u) {
 
 static Ref late_copy(Rebuild *u, Builder *b, Ref r) {
     const Func *f = u->f;
-    Ref base = base_of(f, r);
+    Ref base = node_base(f, r);
     if (!u->chosen[base])
         return u->map[r];
     if (!u->late[base]) {
@@ -116,7 +112,7 @@ static Func *rebuild(Rebuild *u) {
         const Node *n = node_at(f, r);
         Ref in[UINT8_MAX + 1];
         if (n->op == OP_out) {
-            u->map[r] = u->map[base_of(f, r)] + (Ref)n->k;
+            u->map[r] = u->map[node_base(f, r)] + (Ref)n->k;
             continue;
         }
         for (int i = 0; i < n->n_in; i++) {

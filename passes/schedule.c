@@ -26,10 +26,6 @@ typedef struct Schedule {
     } * stack;
 } Schedule;
 
-static Ref base_of(const Func *f, Ref r) {
-    return node_at(f, r)->op == OP_out ? r - (Ref)node_at(f, r)->k : r;
-}
-
 static int by_depth(const void *a, const void *b) {
     const Sink *x = a, *y = b;
     if (x->depth != y->depth)
@@ -52,14 +48,14 @@ static void place_node(Schedule *s, Ref r) {
 
 static void place_with_operands(Schedule *s, Ref r) {
     uint32_t n = 0;
-    s->stack[n++] = (struct Frame){base_of(s->f, r), 0};
+    s->stack[n++] = (struct Frame){node_base(s->f, r), 0};
     while (n) {
         struct Frame *top = &s->stack[n - 1];
         const Node *node = node_at(s->f, top->ref);
         if (s->map[top->ref]) {
             n--;
         } else if (top->next < node->n_in) {
-            Ref x = base_of(s->f, node_in(s->f, top->ref, top->next++));
+            Ref x = node_base(s->f, node_in(s->f, top->ref, top->next++));
             if (!s->map[x])
                 s->stack[n++] = (struct Frame){x, 0};
         } else {
@@ -76,7 +72,7 @@ static void find_depths(Schedule *s) {
         for (int j = 0; j < n->n_in; j++)
             d = MAX_OF(d, s->depth[node_in(s->f, r, j)]);
         bool step = op_info[n->op].cls != CLASS_VIEW && n->n_in;
-        s->depth[r] = n->op == OP_out ? s->depth[base_of(s->f, r)] : d + step;
+        s->depth[r] = n->op == OP_out ? s->depth[node_base(s->f, r)] : d + step;
     }
 }
 

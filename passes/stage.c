@@ -7,10 +7,6 @@
 #include "passes/fusion.h"
 #include <string.h>
 
-Ref fusion_base(const Func *f, Ref r) {
-    return node_at(f, r)->op == OP_out ? r - (Ref)node_at(f, r)->k : r;
-}
-
 static bool touches_wide(const Module *m, const Node *n) {
     for (int i = 0; i < n->n_ax; i++)
         if (n->ax[i] != AXIS_NONE && m->axes.at[n->ax[i]].kind != AXIS_SMALL)
@@ -89,7 +85,7 @@ static void find_roles(Fusion *s) {
     for (Ref r = 1; r < f->nodes.n; r++) {
         const Node *n = node_at(f, r);
         if (n->op == OP_out) {
-            s->role[r] = s->role[fusion_base(f, r)];
+            s->role[r] = s->role[node_base(f, r)];
             continue;
         }
         bool fixed = n->op == OP_const || n->n_in > 0 || n->op == OP_iota;
@@ -118,7 +114,7 @@ static void find_stages(Fusion *s) {
             Ref x = node_in(f, r, i);
             if (s->role[x] == ROLE_LEAF || s->role[x] == ROLE_STATIC)
                 continue;
-            uint32_t at = s->stage[fusion_base(f, x)] + !inside(s, x, r);
+            uint32_t at = s->stage[node_base(f, x)] + !inside(s, x, r);
             s->stage[r] = MAX_OF(s->stage[r], at);
         }
     }
@@ -134,14 +130,14 @@ static void delay_late(Fusion *s) {
         limit[r] = UINT32_MAX; // no user yet
         moves[r] = node_at(f, r)->late;
         for (int i = 0; i < node_at(f, r)->n_in; i++)
-            moves[r] |= moves[fusion_base(f, node_in(f, r, i))];
+            moves[r] |= moves[node_base(f, node_in(f, r, i))];
     }
     for (Ref r = n_nodes; r-- > 1;) {
         const Node *n = node_at(f, r);
         if (moves[r] && limit[r] != UINT32_MAX)
             s->stage[r] = limit[r];
         for (int i = 0; i < n->n_in; i++) {
-            Ref x = node_in(f, r, i), base = fusion_base(f, x);
+            Ref x = node_in(f, r, i), base = node_base(f, x);
             limit[base] = MIN_OF(limit[base], s->stage[r] - !inside(s, x, r));
         }
     }

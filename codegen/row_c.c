@@ -288,12 +288,14 @@ static void keep(RowPrinter *p, Ref r) {
                  row_name(p, (Element){r, i}, name));
 }
 
-// One vector of the loop: values in order; stores wait for the last load of a value that has rows.
+// One vector of the loop: values in order; stores wait for the last load of a value that a result may lie on:
+// one that has rows, or any where the kernel has none.
 static void loop_body(RowPrinter *p) {
     const RowKernel *k = p->k;
     Ref last_load = 0, stored = 1;
     for (Ref r = 1; r < k->f->nodes.n; r++)
-        if (p->loop->action[r] == ACT_LOAD && phases_has_rows(k, &node_at(k->f, r)->type))
+        if (p->loop->action[r] == ACT_LOAD &&
+            (!k->f->n_row_axes || phases_has_rows(k, &node_at(k->f, r)->type)))
             last_load = r;
     for (Ref r = 1; r < k->f->nodes.n; r++) {
         Action action = (Action)p->loop->action[r];

@@ -178,6 +178,9 @@ static const Idea ideas[] = {
      "local m = db.axis(\"m32\", \"small\", 32) local X = x * db.weight(\"st\", {m}, function(i) return 1 + "
      "0.1 * i end) return db.tanh(X):mean(m) + ffn(x)",
      LOSS},
+    {"weights made of weights",
+     "local function w(x, ...) return db.weight(x, {...}, db.normal(1)) end local z = db.tanh(w(\"m\", f, d):dot(w(\"r\", f))) local u = db.tanh(w(\"a\", d)) * w(\"c\", d) return x + ffn(bb.norm(x, \"n\") * (z * u + db.sigmoid(z))):dot(w(\"o\", f, d)):dot(w(\"o2\", f, d)) * u",
+     LOSS},
     {"a constant loss", "return x", "  return db.ones()"},
 };
 

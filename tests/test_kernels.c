@@ -220,6 +220,33 @@ static void test_text_identity(void **state) {
     }
 }
 
+// A result may lie in the place of an operand: also where that operand comes last, and where there are no
+// rows.
+static void check_loads_first(bool rows) {
+    Arena arena = {0};
+    Module *m = module_new(&arena, "t");
+    AxisId s = module_axis(m, "s", AXIS_ROW, 3), d = module_axis(m, "d", AXIS_WIDE, 32);
+    Func *f = module_func(m, "k");
+    f->is_kernel = true;
+    f->n_row_axes = rows;
+    f->row_axes[0] = s;
+    Type t = type_make(m, DT_F32, rows ? 2 : 1, rows ? (AxisId[]){s, d} : (AxisId[]){d});
+    Builder b = {.m = m, .f = f, .layer = -1};
+    Ref x = ir_input(&b, "x", t), y = ir_mul(&b, x, x), z = ir_mul(&b, ir_input(&b, "z", t), x);
+    vec_push(&arena, &f->outputs, ((NamedRef){"y", y}));
+    vec_push(&arena, &f->outputs, ((NamedRef){"z", z}));
+    const char *text = codegen_c_row(&arena, m, f, "k"), *last = strstr(text, "load_f32(p1"),
+               *store = strstr(text, "store_f32(q0");
+    assert_true(last && store && last < store);
+    arena_free(&arena);
+}
+
+static void test_loads_before_stores(void **state) {
+    (void)state;
+    check_loads_first(true);
+    check_loads_first(false);
+}
+
 static bool same_results(const KernelCase *a, const KernelCase *b, int out) {
     const KernelArray *x = &a->array[a->n_in + out], *y = &b->array[b->n_in + out];
     size_t n = (size_t)((char *)x->map + x->bytes - (char *)x->at) - 4096;
@@ -278,7 +305,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wide_sizes),          cmocka_unit_test(test_row_counts),
         cmocka_unit_test(test_text_identity),       cmocka_unit_test(test_strips_same_bits),
-        cmocka_unit_test(test_compilers_same_bits),
+        cmocka_unit_test(test_compilers_same_bits), cmocka_unit_test(test_loads_before_stores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

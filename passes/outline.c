@@ -25,6 +25,8 @@ typedef struct Outline {
     Ref *map; // by node: its place in out
 } Outline;
 
+enum { MAX_KERNEL_NODES = 20000 }; // draft_node and the printers walk chains by recursion
+
 static Ref draft_node(Outline *u, Builder *b, Draft *d, int32_t group, Ref r) {
     const Fusion *s = u->s;
     if (u->inner[r])
@@ -32,7 +34,7 @@ static Ref draft_node(Outline *u, Builder *b, Draft *d, int32_t group, Ref r) {
     const Node *n = node_at(s->f, r);
     bool own = s->role[r] == ROLE_ROW && (s->group[r] == group || u->clone_of[r] == group + 1);
     if (own || fusion_is_free(s, r)) {
-        Ref in[UINT8_MAX + 1];
+        Ref *in = arena_alloc(s->m->arena, (n->n_in + 1u) * sizeof *in); // a small frame: chains can be long
         for (int i = 0; i < n->n_in; i++)
             in[i] = draft_node(u, b, d, group, node_in(s->f, r, i));
         b->loc = n->loc;
@@ -77,6 +79,9 @@ static void draft_group(Outline *u, int32_t group) {
     Fusion *s = u->s;
     Group *g = &s->groups.at[group];
     Draft *d = &u->drafts[group];
+    CHECK(g->nodes.n + g->clones.n <= MAX_KERNEL_NODES,
+          "%u ops between two matrix products are more than the %d of one kernel", g->nodes.n + g->clones.n,
+          MAX_KERNEL_NODES);
     d->f = arena_alloc(s->m->arena, sizeof *d->f);
     *d->f = (Func){.name = "k", .is_kernel = true, .n_row_axes = g->n_rows};
     memcpy(d->f->row_axes, g->rows, g->n_rows);

@@ -281,6 +281,8 @@ end)
     warned = re.findall(r"^dead.lua:6: warning: .*layers\.(\d)\.dead_norm\.weight$", r.err, re.M)
     assert warned == ["0", "1"], r.err
     run("compile", "dead.lua", TINY, "--strict", code=2, err="dead.lua:6: error: ")
+    write("none.lua", "return require('depthbench').model(function() return require('depthbench').ones() end)")
+    run("compile", "none.lua", TINY, code=2, err="no trained parameter")
     for model in ("pre_ln", "hc"):
         assert not run("compile", model, TINY, "--strict").err
 

@@ -218,6 +218,16 @@ static Status warn_dead(const Options *o, Built *b) {
                        m->params.n, m->params.at[dead[0]].name);
 }
 
+static Status check_trained(const BuildRequest *r, const Built *b) {
+    for (uint32_t i = 0; i < b->module->params.n; i++)
+        if (b->module->params.at[i].trained)
+            return STATUS_OK;
+    if (!r->train)
+        return STATUS_OK;
+    return status_make(EXIT_REQUEST, "%s: the model has no trained parameter: make one with db.weight",
+                       b->script);
+}
+
 static Status check_sizes(const Options *o) {
     const int64_t most = 1 << 24;
     if ((o->batch_given && (o->batch < 1 || o->batch > most)) ||
@@ -246,6 +256,7 @@ static Status build_in_arena(const Options *o, const BuildRequest *r, Built *b) 
         TRY(trace(o, r, b, models, path));
     }
     b->trace_ms = now_ms() - start;
+    TRY(check_trained(r, b));
     TRY(warn_dead(o, b));
     start = now_ms();
     Status s = pipeline_run(b->module, &b->passes, &b->plan);

@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <xxhash.h>
 
 Status status_make(int code, const char *format, ...) {
@@ -228,4 +229,10 @@ const char *nearest_word(const char *word, const char *const *known, int n) {
 void hash_hex(const void *data, size_t bytes, char out[33]) {
     XXH128_hash_t h = XXH3_128bits(data, bytes);
     snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
+}
+
+double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }

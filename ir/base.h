@@ -118,6 +118,8 @@ void text_addn(Text *t, const char *bytes, size_t n);
 // The known word that `word` was probably meant to be; NULL when none is near.
 const char *nearest_word(const char *word, const char *const *known, int n);
 
+double now_ms(void); // of a clock that never jumps
+
 // ---- Hashing of kernel texts, names, files (XXH3-128, as 32 hex digits and NUL).
 void hash_hex(const void *data, size_t bytes, char out[33]);
 #endif

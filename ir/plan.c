@@ -98,3 +98,10 @@ void plan_print(Text *out, const Plan *p) {
             print_step(out, p, i);
     }
 }
+
+size_t plan_bytes(const Plan *p) {
+    size_t n = 0;
+    for (int a = 0; a < N_ARENAS; a++)
+        n += p->arena_bytes[a];
+    return n;
+}

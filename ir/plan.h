@@ -153,6 +153,7 @@ typedef struct Plan {
 
 int32_t plan_program(const Plan *p, const char *name); // -1 when absent
 const PlanIo *plan_io(const Plan *p, const char *name, int32_t program);
+size_t plan_bytes(const Plan *p); // all arenas together
 void plan_print(Text *out, const Plan *p);
 const char *arena_id_name(ArenaId id);
 #endif

@@ -9,41 +9,27 @@ static size_t round_up(size_t n, size_t to) {
     return (n + to - 1) / to * to;
 }
 
-// The concat in which parameter k comes first or later, as its operands; 0: none.
-static int find_group(const Module *m, int32_t k, int32_t out[MAX_ATTR_AXES]) {
-    for (uint32_t i = 0; i < m->funcs.n; i++) {
-        const Func *f = m->funcs.at[i];
-        for (Ref r = 1; r < f->nodes.n; r++) {
-            const Node *n = node_at(f, r);
-            bool here = false, params = n->op == OP_concat;
-            for (int j = 0; params && j < n->n_in; j++) {
-                const Node *p = node_at(f, node_in(f, r, j));
-                params = p->op == OP_param;
-                out[j] = p->k;
-                here |= params && p->k == k;
-            }
-            if (params && here)
-                return n->n_in;
-        }
-    }
-    return 0;
-}
-
 static int part_of(const Param *p) {
     return !p->trained ? 2 : p->decay ? 0 : 1;
 }
 
-// Groups once, by a table: which parameter follows which.
+// For the first parameter of each concat of parameters alone: all of them, in order.
 static void find_groups(const Module *m, int32_t (*group)[MAX_ATTR_AXES], int *size) {
     for (uint32_t i = 0; i < m->funcs.n; i++) {
         const Func *f = m->funcs.at[i];
         for (Ref r = 1; r < f->nodes.n; r++) {
+            int32_t member[MAX_ATTR_AXES];
             const Node *n = node_at(f, r);
-            if (n->op != OP_concat || node_at(f, node_in(f, r, 0))->op != OP_param)
+            bool params = n->op == OP_concat;
+            for (int j = 0; params && j < n->n_in; j++) {
+                const Node *p = node_at(f, node_in(f, r, j));
+                params = p->op == OP_param;
+                member[j] = p->k;
+            }
+            if (!params || size[member[0]])
                 continue;
-            int32_t first = node_at(f, node_in(f, r, 0))->k;
-            if (!size[first])
-                size[first] = find_group(m, first, group[first]);
+            size[member[0]] = n->n_in;
+            memcpy(group[member[0]], member, sizeof member);
         }
     }
 }

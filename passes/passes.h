@@ -5,10 +5,8 @@
 #include "ir/plan.h"
 
 typedef struct Limits {       // a target, as far as passes see it
-    const char *name;         // "host"
     int64_t head_chunk_bytes; // logits that may exist at once
     int32_t max_strips;       // partial sums of a column sum
-    bool sort_on_host;
 } Limits;
 
 // AUTO takes the first of NONE, SOME, FULL whose plan fits memory_limit.
@@ -47,10 +45,8 @@ typedef void Pass(Module *m, const PassOptions *o);
 // Runs pipeline.def on a module with the function "loss", verifying after each pass, and builds the plan.
 // The module is left as the last pass made it. ms[i]: time of pass i, may be NULL.
 Status pipeline_run(Module *m, const PassOptions *o, Plan **plan) MUST_USE;
-size_t plan_bytes(const Plan *p); // all arenas together
 extern const char *const pass_names[];
 extern const int n_passes;
-extern const char *const pass_docs[];
 // Trained parameters that "loss" does not depend on, into out[] (room for all); their number.
 int autodiff_dead_params(const Module *m, int32_t *out);
 

@@ -8,10 +8,6 @@ const char *const pass_names[] = {
 #define PASS(name, doc) #name,
 #include "passes/pipeline.def"
 };
-const char *const pass_docs[] = {
-#define PASS(name, doc) doc,
-#include "passes/pipeline.def"
-};
 static Pass *const passes[] = {
 #define PASS(name, doc) pass_##name,
 #include "passes/pipeline.def"
@@ -26,13 +22,6 @@ static void run_pass(Module *m, const PassOptions *o, int i) {
     ir_verify(m, pass_names[i]);
     if (o->observe)
         o->observe(o->observe_ctx, pass_names[i], false, m);
-}
-
-size_t plan_bytes(const Plan *p) {
-    size_t n = 0;
-    for (int a = 0; a < N_ARENAS; a++)
-        n += p->arena_bytes[a];
-    return n;
 }
 
 // Passes replace functions and never change one in place, so the list of them is all that has to be

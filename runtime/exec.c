@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct Exec {
     const Plan *plan;
@@ -27,12 +26,6 @@ struct Exec {
 };
 
 enum { STAGING_ELEMS = 1 << 20 };
-
-static double now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 static void exec_resolve(Exec *e) {
     const Plan *p = e->plan;

@@ -2,7 +2,6 @@
 #include "runtime/host.h"
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 typedef struct Mapping {
     struct Mapping *next;
@@ -200,12 +199,6 @@ static Status host_sync(DriverState *d) {
     return STATUS_OK;
 }
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 // Best of a few GEMMs of 1024^3. 0 when the CPU has no such GEMM.
 static double measure_gemm(DriverState *d, Dtype dtype, DevPtr at) {
     enum { N = 1024, TIMES = 5 };
@@ -215,10 +208,10 @@ static double measure_gemm(DriverState *d, Dtype dtype, DevPtr at) {
     g.c = at + (size_t)N * N * 8;
     double best = 0;
     for (int i = 0; i < TIMES; i++) {
-        double start = seconds();
+        double start = now_ms();
         if (gemms_run(d->gemms, &g).code)
             return 0;
-        double rate = 2.0 * N * N * N / (seconds() - start);
+        double rate = 2.0 * N * N * N / (1e-3 * (now_ms() - start));
         best = MAX_OF(best, rate);
     }
     return best;
@@ -232,9 +225,9 @@ static Status host_measure(DriverState *d, DeviceInfo *info) {
     TRY(host_alloc(d, 2 * half, "the bandwidth probe", &at));
     Status s = host_fill(d, at, 2 * half);
     for (int i = 0; !s.code && i < TIMES; i++) {
-        double start = seconds();
+        double start = now_ms();
         s = host_copy(d, at + half, at, half, COPY_ON_DEVICE);
-        double rate = 2.0 * (double)half / (seconds() - start);
+        double rate = 2.0 * (double)half / (1e-3 * (now_ms() - start));
         info->copy_bytes_per_s = MAX_OF(info->copy_bytes_per_s, rate);
     }
     if (!s.code) {

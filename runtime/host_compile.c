@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -281,12 +280,6 @@ static Status build_all(Build *b, Pool *pool, KernelSet *set, CompileStats *stat
         stats->cached += job->cached;
     }
     return STATUS_OK;
-}
-
-static double now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
 Status kernels_open(const Plan *plan, const DriverOptions *options, Pool *pool, KernelSet **out,

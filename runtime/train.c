@@ -13,7 +13,6 @@
 #include <math.h>
 #include <signal.h>
 #include <string.h>
-#include <time.h>
 
 static volatile sig_atomic_t caught;
 
@@ -35,12 +34,6 @@ static void catch_signals(struct sigaction old[N_SIGNALS], bool on) {
         sigemptyset(&action.sa_mask);
         sigaction(numbers[i], on ? &action : &old[i], on ? &old[i] : NULL);
     }
-}
-
-static double now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
 }
 
 typedef struct Loop {

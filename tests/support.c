@@ -40,15 +40,14 @@ Module *test_trace(Arena *arena, const char *model, Shape shape, int32_t batch, 
 }
 
 PassOptions test_pass_options(void) {
-    return (PassOptions){
-        .beta1 = 0.9,
-        .beta2 = 0.95,
-        .eps = 1e-8,
-        .weight_decay = 0.1,
-        .clip = 1,
-        .train = true,
-        .fuse = true,
-        .limits = {.name = "host", .head_chunk_bytes = 1 << 20, .max_strips = 32, .sort_on_host = true}};
+    return (PassOptions){.beta1 = 0.9,
+                         .beta2 = 0.95,
+                         .eps = 1e-8,
+                         .weight_decay = 0.1,
+                         .clip = 1,
+                         .train = true,
+                         .fuse = true,
+                         .limits = {.head_chunk_bytes = 1 << 20, .max_strips = 32}};
 }
 
 static const double *env_param(void *ctx, int32_t k) {

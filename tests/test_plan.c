@@ -350,7 +350,7 @@ static void test_memory(void **state) {
             .name = "400m-L70", .d_model = 640, .n_layer = 70, .n_head = 16, .ff = 1712, .vocab = 50280};
         Module *m = test_trace(&arena, models[i], shape, 8, 2048, NULL);
         PassOptions o = model_options(&kept, DT_BF16);
-        o.limits = (Limits){"test", 256 << 20, 32, true};
+        o.limits = (Limits){.head_chunk_bytes = 256 << 20, .max_strips = 32};
         Plan *plan;
         Status s = pipeline_run(m, &o, &plan);
         assert_int_equal(s.code, 0);

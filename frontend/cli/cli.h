@@ -78,6 +78,7 @@ typedef struct Built {
     double trace_ms, passes_ms;
 } Built;
 // Prints the script's messages to stderr. On error nothing is to be freed; otherwise build_free.
+Status read_text(Arena *arena, const char *path, const char **out) MUST_USE; // a whole file
 Status build_model(const Options *o, const BuildRequest *r, Built *out) MUST_USE;
 void build_free(Built *b);
 // What the last script that failed said, for the error event of --json.
@@ -109,8 +110,7 @@ void human(const Options *o, const char *format, ...)
     PRINTF_LIKE(2, 3);                   // people's text: stdout, or stderr with --json
 void emit_json(json_t *object);          // one line on stdout, takes the reference
 const char *json_text(const char *text); // valid UTF-8 for json_pack, other bytes as ?; until the next call
-double now_ms(void);
-size_t peak_resident(void);                         // bytes
+size_t peak_resident(void);              // bytes
 const char *bytes_text(double bytes, char out[32]); // "1.20 GB"
 const char *count_text(double n, char out[32]);     // "14.1 M"
 #endif

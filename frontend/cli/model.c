@@ -149,15 +149,14 @@ static Status pass_options(const Options *o, const BuildRequest *r, PassOptions 
     p->want_logits = r->want_logits;
     p->want_hidden = r->want_hidden;
     p->want_grads = r->want_grads;
-    p->limits =
-        (Limits){.name = "host", .head_chunk_bytes = 64 << 20, .max_strips = 32, .sort_on_host = true};
+    p->limits = (Limits){.head_chunk_bytes = 64 << 20, .max_strips = 32};
     p->printer = (KernelPrinter){codegen_c_row, codegen_c_finish, codegen_c_scatter, codegen_c_attention};
     p->observe = r->observe;
     p->observe_ctx = r->observe_ctx;
     return STATUS_OK;
 }
 
-static Status read_text(Arena *arena, const char *path, const char **out) {
+Status read_text(Arena *arena, const char *path, const char **out) {
     FILE *f = fopen(path, "rb");
     if (!f)
         return status_make(EXIT_REQUEST, "%s: %s", path, strerror(errno));

@@ -2,7 +2,6 @@
 #include "frontend/cli/cli.h"
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 void human(const Options *o, const char *format, ...) {
     if (o->quiet)
@@ -43,12 +42,6 @@ const char *json_text(const char *text) {
     }
     out[n] = 0;
     return out;
-}
-
-double now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
 static const char *scaled(double x, const char *const *units, int n, char out[32]) {

@@ -161,20 +161,6 @@ static void config_text(Setup *s, Text *t) {
     jout_close(&j);
 }
 
-static Status read_file(Arena *arena, const char *path, const char **out) {
-    FILE *f = fopen(path, "rb");
-    Text t = {.arena = arena};
-    char part[4096];
-    size_t n;
-    if (!f)
-        return status_make(EXIT_REQUEST, "%s: %s", path, strerror(errno));
-    while ((n = fread(part, 1, sizeof part, f)))
-        text_addn(&t, part, n);
-    fclose(f);
-    *out = t.at ? t.at : "";
-    return STATUS_OK;
-}
-
 // The scripts as used: the model's own as model.lua, what it required under its own name.
 static Status scripts_read(Setup *s, const char *const **out) {
     Arena *a = &s->built.arena;
@@ -183,7 +169,7 @@ static Status scripts_read(Setup *s, const char *const **out) {
     for (uint32_t i = 0; i < n; i++) {
         const char *path = s->built.lua.files.at[i], *slash = strrchr(path, '/');
         list[2 * i] = i ? (slash ? slash + 1 : path) : "model.lua";
-        TRY(read_file(a, path, &list[2 * i + 1]));
+        TRY(read_text(a, path, &list[2 * i + 1]));
     }
     *out = list;
     return STATUS_OK;

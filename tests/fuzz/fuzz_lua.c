@@ -9,15 +9,14 @@
 static void use(Arena *arena, Module *m) {
     Text first = {.arena = arena}, second = {.arena = arena};
     Module *again;
-    PassOptions o = {
-        .train = true,
-        .fuse = true,
-        .beta1 = 0.9,
-        .beta2 = 0.95,
-        .eps = 1e-8,
-        .clip = 1,
-        .limits = {.name = "host", .head_chunk_bytes = 1 << 20, .max_strips = 32, .sort_on_host = true},
-        .printer = {codegen_c_row, codegen_c_finish, codegen_c_scatter, codegen_c_attention}};
+    PassOptions o = {.train = true,
+                     .fuse = true,
+                     .beta1 = 0.9,
+                     .beta2 = 0.95,
+                     .eps = 1e-8,
+                     .clip = 1,
+                     .limits = {.head_chunk_bytes = 1 << 20, .max_strips = 32},
+                     .printer = {codegen_c_row, codegen_c_finish, codegen_c_scatter, codegen_c_attention}};
     ir_verify(m, "the script");
     ir_print(&first, m);
     Status s = ir_parse(arena, first.at, "again.ir", &again);

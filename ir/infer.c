@@ -284,6 +284,8 @@ static bool infer_attention(Builder *b, const Node *p, const Ref *in, Type *out)
     int n_rows = type_rows(b->m, q, rows);
     if (n_rows < 2)
         FAIL(DIAG_attention_shape, "q needs at least a position axis and a head axis");
+    if (q->rank == n_rows)
+        FAIL(DIAG_attention_shape, "q needs an axis behind that of its heads");
     for (int i = 0; i < q->rank; i++)
         if (i != n_rows - 1 && q->axis[i] != k->axis[i])
             FAIL(DIAG_attention_shape, "q and k may differ in the head axis alone");
@@ -296,9 +298,10 @@ static bool infer_attention(Builder *b, const Node *p, const Ref *in, Type *out)
         out[1] = lse;
         return true;
     }
-    if (!type_same(type_of(b, in[3]), q) || !type_same(type_of(b, in[5]), q) ||
-        !type_same(type_of(b, in[4]), &lse))
-        FAIL(DIAG_attention_shape, "o, lse or g do not fit q");
+    if (!type_same(type_of(b, in[3]), q) && !type_same(type_of(b, in[3]), &lse))
+        FAIL(DIAG_attention_shape, "o does not fit q");
+    if (!type_same(type_of(b, in[5]), q) || !type_same(type_of(b, in[4]), &lse))
+        FAIL(DIAG_attention_shape, "lse or g do not fit q");
     out[0] = *q;
     out[1] = *k;
     out[2] = *k;

@@ -92,7 +92,8 @@ void interp_attention(const Module *m, double scale, const Tensor *in, Tensor *o
             }
 }
 
-// With p the softmax row, D = g . o: ds = p (g . v - D); dq = scale sum ds k; dk += scale ds q; dv += p g.
+// With p the softmax row, D = g . o - g_lse: ds = p (g . v - D); dq = scale sum ds k; dk += scale ds q; dv +=
+// p g. Operand 3 is o where lse has no gradient, else D.
 void interp_attention_grad(const Module *m, double scale, const Tensor *in, Tensor *out) {
     Heads h = heads_of(m, &in[0].type, &in[1].type);
     for (int64_t b = 0; b < h.batch; b++)
@@ -100,7 +101,8 @@ void interp_attention_grad(const Module *m, double scale, const Tensor *in, Tens
             for (int64_t head = 0; head < h.heads; head++) {
                 int64_t row = (b * h.seq + t) * h.heads + head, g = head / (h.heads / h.groups), w = h.width;
                 const double *q = in[0].at + row * w, *grad = in[5].at + row * w;
-                double mean = dot_rows(grad, in[3].at + row * w, w);
+                double mean =
+                    in[3].type.rank < in[0].type.rank ? in[3].at[row] : dot_rows(grad, in[3].at + row * w, w);
                 for (int64_t u = 0; u <= t; u++) {
                     int64_t key = ((b * h.seq + u) * h.groups + g) * w;
                     const double *k = in[1].at + key, *v = in[2].at + key;

@@ -52,7 +52,8 @@ typedef enum KernelKind {
     // items: batch x heads x ceil(seq / PLAN_ATTN_QUERIES), one a strip. args q k v o lse; scalar scale.
     // Strides are those of b, s and head
     KERNEL_ATTN,
-    // items: batch x kv heads, one a strip. args q k v o lse g dq dk dv; scalar scale
+    // items: batch x kv heads, one a strip. args q k v o lse g dq dk dv; scalar scale. size[5] 1: D, the
+    // number a row that is subtracted from g . v, in the place of o
     KERNEL_ATTN_GRAD,
     // items: vocabulary rows, all written (zeros where no id is). args x, ids, order, out f32[items, d];
     // size[0]: number of ids, size[1]: d. Position i of x starts at i * stride[0]
@@ -82,7 +83,7 @@ typedef struct PlanStep {
     int32_t kernel;   // LAUNCH
     int64_t items;    // LAUNCH: work items; FILL: elements
     int32_t n_strips; // LAUNCH: fixed partition of the items; strip s is [s*items/n, (s+1)*items/n)
-    int64_t size[PLAN_MAX_ROWS + 3]; // LAUNCH row: sizes of the row axes. ATTN: B, S, H, G, head_dim, 0
+    int64_t size[PLAN_MAX_ROWS + 3]; // LAUNCH row: sizes of the row axes. ATTN: B, S, H, G, head_dim, form
     int32_t arg0, n_args;            // in Plan.views; GEMM: A, B, C; SORT: ids, order; FILL: target
     int32_t scalar0, n_scalars;      // in Plan.scalars
     int64_t m, n, k, lda, ldb,

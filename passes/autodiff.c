@@ -158,6 +158,16 @@ static void dot_grad(Diff *d, Ref r, Ref g) {
     }
 }
 
+// What a softmax over rows with results o and lse subtracts in its gradient: o itself (the kernel forms o .
+// g) or, where lse has a gradient, D = o . g - g_lse. g has all axes of o.
+static Ref attention_mean(Diff *d, Ref o, Ref g) {
+    Builder *b = &d->b;
+    if (!d->adj[o + 1])
+        return o;
+    Ref dot = sum_to(d, ir_mul(b, o, g), diff_type(d, o + 1));
+    return ir_sub(b, dot, d->adj[o + 1]);
+}
+
 static void composite_grad(Diff *d, Ref r, const Node *n, Ref g) {
     Builder *b = &d->b;
     Ref in[8];
@@ -176,9 +186,8 @@ static void composite_grad(Diff *d, Ref r, const Node *n, Ref g) {
         dot_grad(d, r, g);
         break;
     case OP_attention: {
-        CHECK(!d->adj[r + 1], "the gradient of attention's lse is not defined");
-        Ref first =
-            ir_attention_grad(b, in[0], in[1], in[2], r, r + 1, diff_spread(d, g, diff_type(d, r)), n->f);
+        g = diff_spread(d, g, diff_type(d, r));
+        Ref first = ir_attention_grad(b, in[0], in[1], in[2], attention_mean(d, r, g), r + 1, g, n->f);
         for (Ref i = 0; i < 3; i++)
             diff_add(d, in[i], first + i);
         break;
@@ -202,6 +211,8 @@ static void node_grad(Diff *d, Ref r) {
     Node n = *node_at(d->b.f, r); // a copy: the array grows below
     parts_settle(d, r);
     Ref g = d->adj[r];
+    if (!g && n.n_out > 1 && d->adj[r + 1]) // the second result alone has a gradient
+        g = ir_node(&d->b, (Node){.op = OP_const, .type = n.type}, 0, NULL);
     if (n.op == OP_out || !g || !n.n_in || !d->wanted[r])
         return;
     d->b.loc = n.loc;

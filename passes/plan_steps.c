@@ -301,7 +301,7 @@ void emit_attention(Planner *p, Ref r) {
     int32_t kernel = kernel_attention(p, (int)head_dim, (int)(heads / kv_heads), (Dtype)q->dtype, grad);
     PlanStep *s = step_begin(p, STEP_LAUNCH);
     s->kernel = kernel;
-    int64_t size[] = {batch, seq, heads, kv_heads, head_dim};
+    int64_t size[] = {batch, seq, heads, kv_heads, head_dim, grad && args[3].type.rank == n_rows};
     memcpy(s->size, size, sizeof size);
     s->items = grad ? batch * kv_heads : batch * heads * ((seq + PLAN_ATTN_QUERIES - 1) / PLAN_ATTN_QUERIES);
     s->n_strips = (int32_t)s->items;

@@ -217,7 +217,7 @@ static void machine_attention_launch(Machine *k, const PlanStep *s, bool grad) {
     AxisId e = module_axis(m, "e", AXIS_WIDE, (int32_t)s->size[4]);
     AxisId qa[] = {b, r, h, e}, ka[] = {b, r, g, e};
     Type q = type_make(m, DT_F32, 4, qa), kv = type_make(m, DT_F32, 4, ka), lse = type_make(m, DT_F32, 3, qa);
-    const Type types[] = {q, kv, kv, q, lse, q, q, kv, kv};
+    const Type types[] = {q, kv, kv, s->size[5] ? lse : q, lse, q, q, kv, kv};
     Func rows = {.n_row_axes = 3, .row_axes = {b, r, h}}, kv_rows = {.n_row_axes = 3, .row_axes = {b, r, g}};
     Machine local = *k;
     local.m = m;

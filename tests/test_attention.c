@@ -13,17 +13,18 @@
 typedef struct Shape {
     int b, s, h, g, hd;
     Dtype dtype;
-    int pad; // elements between rows
+    int pad;    // elements between rows
+    bool given; // the gradient subtracts D, whatever it is, and not o . g
 } Shape;
 
-enum { Q, K, V_, O, LSE, G_, DQ, DK, DV, N_ARGS };
+enum { Q, K, V_, O, LSE, G_, DQ, DK, DV, D_, N_ARGS };
 
 typedef struct Case {
     Shape shape;
     double scale;
     void *data[N_ARGS]; // as kernels see them
     KernelArg arg[N_ARGS];
-    double *want[N_ARGS]; // dense [b, s, head, hd]; LSE [b, s, h]
+    double *want[N_ARGS]; // dense [b, s, head, hd]; LSE and D_ [b, s, h]
 } Case;
 
 static void must(Status s) {
@@ -45,6 +46,10 @@ static float round16(float x) {
     return x;
 }
 
+static bool is_number(int which) { // f32, one a row of q
+    return which == LSE || which == D_;
+}
+
 static int heads_of(const Shape *s, int which) {
     return which == K || which == V_ || which == DK || which == DV ? s->g : s->h;
 }
@@ -52,7 +57,7 @@ static int heads_of(const Shape *s, int which) {
 static double element(const Case *c, int which, int b, int s, int h, int d) {
     const KernelArg *a = &c->arg[which];
     int64_t at = b * a->stride[0] + s * a->stride[1] + h * a->stride[2] + d;
-    if (which != LSE && c->shape.dtype == DT_BF16) {
+    if (!is_number(which) && c->shape.dtype == DT_BF16) {
         uint32_t u = (uint32_t)((uint16_t *)a->at)[at] << 16;
         float x;
         memcpy(&x, &u, 4);
@@ -62,16 +67,16 @@ static double element(const Case *c, int which, int b, int s, int h, int d) {
 }
 
 static size_t dense(const Shape *s, int which, int b, int t, int h, int d) {
-    int heads = heads_of(s, which), hd = which == LSE ? 1 : s->hd;
+    int heads = heads_of(s, which), hd = is_number(which) ? 1 : s->hd;
     return (((size_t)b * (size_t)s->s + (size_t)t) * (size_t)heads + (size_t)h) * (size_t)hd + (size_t)d;
 }
 
 static void case_make(Case *c, Shape s) {
     *c = (Case){.shape = s, .scale = 1.0 / sqrt(s.hd)};
     for (int w = 0; w < N_ARGS; w++) {
-        int heads = heads_of(&s, w), hd = w == LSE ? 1 : s.hd;
+        int heads = heads_of(&s, w), hd = is_number(w) ? 1 : s.hd;
         int64_t row = (int64_t)heads * hd + s.pad;
-        bool half = w != LSE && s.dtype == DT_BF16;
+        bool half = !is_number(w) && s.dtype == DT_BF16;
         size_t n = (size_t)s.b * (size_t)s.s * (size_t)row;
         c->data[w] = mem_alloc(n * 4);
         c->want[w] = mem_alloc(dense(&s, w, s.b, 0, 0, 0) * sizeof(double));
@@ -119,6 +124,7 @@ static void reference_row(Case *c, int b, int t, int h, double *p) {
     }
     for (int d = 0; d < s->hd; d++)
         dot += o[d] * element(c, G_, b, t, h, d);
+    dot = s->given ? element(c, D_, b, t, h, 0) : dot;
     for (int j = 0; j <= t; j++) {
         double dp = 0;
         for (int d = 0; d < s->hd; d++)
@@ -145,8 +151,8 @@ static void reference(Case *c, int from) {
 
 static void check(const Case *c, int which, int from, double tolerance) {
     const Shape *s = &c->shape;
-    static const char *const names[] = {"q", "k", "v", "o", "lse", "g", "dq", "dk", "dv"};
-    int heads = heads_of(s, which), hd = which == LSE ? 1 : s->hd;
+    static const char *const names[] = {"q", "k", "v", "o", "lse", "g", "dq", "dk", "dv", "d"};
+    int heads = heads_of(s, which), hd = is_number(which) ? 1 : s->hd;
     double largest = 0.05; // gradients that are zero but for rounding
     for (size_t i = 0; i < dense(s, which, s->b, 0, 0, 0); i++)
         largest = fmax(largest, fabs(c->want[which][i]));
@@ -199,7 +205,12 @@ static void launch(Device *d, Case *c, bool grad) {
     int64_t blocks = (s->s + PLAN_ATTN_QUERIES - 1) / PLAN_ATTN_QUERIES,
             items = grad ? s->b * s->g : s->b * s->h * blocks;
     Launch l = {.kernel = grad, .items = items, .n_strips = (int32_t)items};
-    l.args = (KernelArgs){.size = {s->b, s->s, s->h, s->g, s->hd}, .arg = c->arg, .scalar = &scale};
+    KernelArg arg[N_ARGS];
+    memcpy(arg, c->arg, sizeof arg);
+    if (grad && s->given)
+        arg[O] = arg[D_];
+    l.args =
+        (KernelArgs){.size = {s->b, s->s, s->h, s->g, s->hd, grad && s->given}, .arg = arg, .scalar = &scale};
     must(driver_host.launch(d->state, &l));
 }
 
@@ -217,7 +228,7 @@ static void run_shape(Shape s, int from) {
     for (int w = DQ; w <= DV; w++)
         check(&c, w, from, half ? 2e-2 : 5e-6);
     for (int w = 0; s.pad && w < N_ARGS; w++) // nothing between rows is touched
-        assert_true(c.arg[w].stride[1] == heads_of(&s, w) * (w == LSE ? 1 : s.hd) + s.pad);
+        assert_true(c.arg[w].stride[1] == heads_of(&s, w) * (is_number(w) ? 1 : s.hd) + s.pad);
     device_close(&d);
     case_free(&c);
 }
@@ -254,6 +265,23 @@ static void test_groups(void **state) {
             (Shape){
                 .b = 2, .s = 100, .h = groups[i][0], .g = groups[i][1], .hd = 32, .dtype = DT_F32, .pad = 5},
             0);
+}
+
+// The gradient of o and lse together: D comes from outside.
+static void test_given_mean(void **state) {
+    (void)state;
+    static const int shapes[][4] = {{1, 2, 2, 6}, {17, 4, 2, 34}, {130, 3, 1, 40}, {300, 2, 2, 16}};
+    for (size_t i = 0; i < COUNT_OF(shapes); i++)
+        for (int half = 0; half < 2; half++)
+            run_shape((Shape){.b = 2,
+                              .s = shapes[i][0],
+                              .h = shapes[i][1],
+                              .g = shapes[i][2],
+                              .hd = shapes[i][3],
+                              .dtype = half ? DT_BF16 : DT_F32,
+                              .pad = 3,
+                              .given = true},
+                      0);
 }
 
 static void test_threads_same_bits(void **state) {
@@ -332,6 +360,7 @@ int main(void) {
         cmocka_unit_test(test_head_sizes),
         cmocka_unit_test(test_sequence_lengths),
         cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_given_mean),
         cmocka_unit_test(test_threads_same_bits),
         cmocka_unit_test(test_causal_and_not_finite),
         cmocka_unit_test(test_extremes),

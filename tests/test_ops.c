@@ -585,7 +585,7 @@ static void map_gradients(void **state) {
             check_map_gradient(&rows[row]);
 }
 
-// A value made of parameters by the composite `op`, variant 0 or 1; 0: no such variant.
+// A value made of parameters by the composite `op`, variant 0, 1 or 2; 0: no such variant.
 static Ref composite(Bench *x, Op op, int variant) {
     Builder *k = &x->k;
     const Type whole = TYPE(x, DT_F32, x->n, x->d);
@@ -622,7 +622,8 @@ static Ref composite(Bench *x, Op op, int variant) {
         for (int i = 0; i < 2; i++)
             kv[i] = ir_mul(k, ir_mul(k, split, bench_param(x, TYPE(x, DT_F32, x->p, x->half))),
                            ir_cos(k, ir_iota(k, x->g)));
-        return variant ? 0 : ir_attention(k, q, kv[0], kv[1], 0.7);
+        Ref o = ir_attention(k, q, kv[0], kv[1], 0.7);
+        return variant == 0 ? o : variant == 1 ? ir_mul(k, o, o + 1) : o + 1; // the gradient of lse, too
     }
     case OP_gather:
         return variant ? 0
@@ -654,7 +655,7 @@ static bool has_gradient(const struct Row *row) {
 static void composite_gradients(void **state) {
     (void)state;
     for (size_t row = 0; row < COUNT_OF(rows); row++)
-        for (int variant = 0; has_gradient(&rows[row]) && variant < 2; variant++) {
+        for (int variant = 0; has_gradient(&rows[row]) && variant < 3; variant++) {
             Bench *x = bench_open("loss");
             Ref y = composite(x, rows[row].op, variant);
             if (y) {
